@@ -1,0 +1,25 @@
+# The environment lives in .venv; PYTHON chooses the interpreter that creates it.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install demo test clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: install
+	$(BIN)/python -m pina_app run --preset demo
+
+test: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
