@@ -1,0 +1,1 @@
+"""PINA as a Flower app: models, data and wiring around ``strategies``."""

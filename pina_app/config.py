@@ -1,0 +1,290 @@
+"""Run configuration: every knob, its default, and what it may be.
+
+Keys are kebab-case in ``pyproject.toml``, presets and ``-c``; fields are snake_case here. A value
+that may be absent is written ``"none"``.
+"""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from strategies.clustered import SKIPS
+from strategies.clustering.normality import RESCALES
+from strategies.pina import INITS
+
+METHODS = ("pina", "fedavg", "oracle")
+PARTITIONERS = ("iid", "dirichlet", "natural")
+PRESETS = Path(__file__).parent / "presets"
+Scalar = bool | int | float | str
+
+
+@dataclasses.dataclass(frozen=True)
+class PinaConfig:
+    """Settings of a run; see the README for what each one does.
+
+    Raises
+    ------
+    ValueError
+        On creation, naming the key, its value and what is allowed.
+    """
+
+    # what runs, and where it is written
+    preset: str = "none"
+    methods: str = "pina"
+    run_dir: str = "runs"
+    resume: bool = False
+    # data
+    dataset: str = "digits"
+    rotations: str = "0,180"
+    clients: int = 50
+    clients_per_node: int = 25
+    images_per_client: int = 0
+    partitioner: str = "iid"
+    dirichlet_alpha: float = 0.5
+    augmented_copies: int = 0
+    test_images: int = 0
+    public_data: str = "digits"
+    # model
+    model: str = "digits-vit"
+    weights: str = "digits"
+    image_size: int = 0
+    trainable: str = "lora+head"
+    device: str = "auto"
+    cache_dir: str = "~/.cache/fedclusters"
+    # the method
+    clusters: int = 2
+    init: str = "secure-kmeans"
+    init_rounds: int = 7
+    init_q: float = 1.0
+    embedding_size: int = 64
+    prototype_rounds: int = 10
+    hysteresis: float = 0.3
+    rounds: int = 40
+    q: float = 0.5
+    epochs: int = 10
+    batch_size: int = 50
+    learning_rate: float = 0.01
+    clip: float = 0.3
+    rescale: str = "count"
+    skip: str = "energy"
+    equal_norm_rounds: int = 10
+    release: str = "slots"
+    server_momentum: float = 0.0
+    # privacy
+    private: bool = True
+    epsilon: float | None = 2.0
+    noise_multiplier: float | None = None
+    init_noise_multiplier: float | None = None
+    init_share: float | None = None
+    epsilon_for: str = "outside"
+    max_participations: int | None = None
+    noise_cohort_size: int | None = 10_000
+    secure_sum: str = "trusted"
+    # how it runs
+    simulation: bool = True
+    seed: int | None = 0
+    round_timeout_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Check every value, then the combinations."""
+        for field, allowed, good in self._ranges():
+            if not good:
+                raise ValueError(f"{key_of(field)} = {getattr(self, field)!r}: must be {allowed}")
+        self._check_combinations()
+
+    def _ranges(self) -> list[tuple[str, str, bool]]:
+        """(field, what is allowed, whether it holds)."""
+        positive = ("rounds", "clients", "clients_per_node", "epochs", "batch_size")
+        not_negative = (
+            "images_per_client",
+            "augmented_copies",
+            "test_images",
+            "image_size",
+            "prototype_rounds",
+            "equal_norm_rounds",
+        )
+        above_zero = ("clip", "learning_rate", "dirichlet_alpha", "round_timeout_s")
+        optional = ("epsilon", "noise_multiplier", "init_noise_multiplier")
+        one_of = {
+            "partitioner": PARTITIONERS,
+            "trainable": ("lora+head", "head"),
+            "device": ("auto", "cpu", "cuda"),
+            "init": INITS,
+            "rescale": RESCALES,
+            "skip": SKIPS,
+            "release": ("slots",),
+            "epsilon_for": ("outside", "server"),
+            "secure_sum": ("trusted",),
+        }
+        return [
+            *((f, ">= 1", getattr(self, f) >= 1) for f in positive),
+            *((f, ">= 0", getattr(self, f) >= 0) for f in not_negative),
+            *((f, "> 0", getattr(self, f) > 0) for f in above_zero),
+            *((f, "> 0 or 'none'", (v := getattr(self, f)) is None or v > 0) for f in optional),
+            *((f, f"one of {a}", getattr(self, f) in a) for f, a in one_of.items()),
+            (
+                "methods",
+                f"a comma-separated list without repetition from {METHODS}",
+                len(set(self.method_list)) == len(self.method_list) > 0
+                and set(self.method_list) <= set(METHODS),
+            ),
+            ("rotations", "a comma-separated list of 0, 90, 180, 270", self._rotations_good()),
+            ("clusters", f"in [1, clients = {self.clients}]", 1 <= self.clusters <= self.clients),
+            ("init_rounds", ">= 2 (one mean, then Lloyd steps)", self.init_rounds >= 2),
+            ("embedding_size", ">= 1", self.embedding_size >= 1),
+            ("q", "in (0, 1]", 0 < self.q <= 1),
+            ("init_q", "in (0, 1]", 0 < self.init_q <= 1),
+            ("hysteresis", ">= 0", self.hysteresis >= 0),
+            ("server_momentum", "in [0, 1)", 0 <= self.server_momentum < 1),
+            (
+                "init_share",
+                "in (0, 1) or 'none'",
+                self.init_share is None or 0 < self.init_share < 1,
+            ),
+            (
+                "max_participations",
+                ">= 1 or 'none'",
+                self.max_participations is None or self.max_participations >= 1,
+            ),
+            (
+                "noise_cohort_size",
+                ">= 1 or 'none' (the real cohort)",
+                self.noise_cohort_size is None or self.noise_cohort_size >= 1,
+            ),
+            ("seed", ">= 0 or 'none'", self.seed is None or self.seed >= 0),
+        ]
+
+    def _rotations_good(self) -> bool:
+        parts = [part.strip() for part in self.rotations.split(",")]
+        return set(parts) <= {"0", "90", "180", "270"} and len(set(parts)) == len(parts)
+
+    def _check_combinations(self) -> None:
+        digits = self.dataset == "digits"
+        rules = [
+            (
+                not self.simulation and "oracle" in self.method_list,
+                "methods = 'oracle': needs simulation = true; no device knows its true cluster",
+            ),
+            (
+                not self.simulation and self.seed is not None,
+                f"seed = {self.seed}: must be 'none' with simulation = false; a known seed voids "
+                "the privacy guarantee",
+            ),
+            (
+                "oracle" in self.method_list and len(self.rotation_list) != self.clusters,
+                f"clusters = {self.clusters}: the oracle method needs one cluster a rotation "
+                f"({len(self.rotation_list)})",
+            ),
+            (
+                self.private and self.epsilon is None and self.noise_multiplier is None,
+                "epsilon = 'none': a private run needs epsilon or noise-multiplier",
+            ),
+            (
+                digits != (self.model == "digits-vit") and self.weights == "digits",
+                f"weights = 'digits': fit dataset = 'digits' with model = 'digits-vit', not "
+                f"{self.dataset!r} with {self.model!r}",
+            ),
+            (
+                self.model == "digits-vit" and self.weights == "pretrained",
+                "weights = 'pretrained': model = 'digits-vit' has none; use 'digits' or 'none'",
+            ),
+            (
+                not digits and self.public_data == "digits",
+                f"public-data = 'digits': dataset = {self.dataset!r} needs a file of public "
+                "images (.npz) or 'none'",
+            ),
+            (
+                self.partitioner != "iid" and digits and self.partitioner == "natural",
+                "partitioner = 'natural': the digits have no writers; use 'iid' or 'dirichlet'",
+            ),
+            (
+                self.init == "lora-sketch" and self.trainable == "head",
+                "trainable = 'head': init = 'lora-sketch' needs the LoRA vector; use 'lora+head'",
+            ),
+        ]
+        for broken, message in rules:
+            if broken:
+                raise ValueError(message)
+
+    @property
+    def method_list(self) -> list[str]:
+        """Methods to run, in order."""
+        return [part.strip() for part in self.methods.split(",") if part.strip()]
+
+    @property
+    def rotation_list(self) -> list[int]:
+        """Rotations in degrees; client groups take them in turn."""
+        return [int(part) for part in self.rotations.split(",")]
+
+    @property
+    def nodes(self) -> int:
+        """Simulated nodes that host all clients."""
+        return -(-self.clients // self.clients_per_node)
+
+    @property
+    def partition_seed(self) -> int:
+        """Seed of the simulated split into clients; secret randomness never comes from it."""
+        return 0 if self.seed is None else self.seed
+
+    def to_run_config(self) -> dict[str, Scalar]:
+        """Kebab-case keys and values as Flower's run config takes them."""
+        values = dataclasses.asdict(self)
+        return {key_of(f): "none" if v is None else v for f, v in values.items()}
+
+
+def key_of(field: str) -> str:
+    """Run-config key of a field."""
+    return field.replace("_", "-")
+
+
+def from_run_config(values: Mapping[str, Scalar]) -> PinaConfig:
+    """Build the configuration from run-config keys; the preset fills what was left at default.
+
+    Raises
+    ------
+    ValueError
+        For an unknown key, a value of the wrong type or out of range, or an unknown preset.
+    """
+    hints = typing.get_type_hints(PinaConfig)
+    given = {key: value for key, value in values.items() if key != "app"}
+    preset = given.get("preset", "none")
+    if preset != "none":
+        defaults = PinaConfig().to_run_config()
+        changed = {key: value for key, value in given.items() if defaults.get(key) != value}
+        given = {**read_preset(str(preset)), **changed}
+    fields: dict[str, Any] = {}
+    for key, value in given.items():
+        field = key.replace("-", "_")
+        if field not in hints or key != key_of(field):
+            known = ", ".join(sorted(key_of(name) for name in hints))
+            raise ValueError(f"{key} = {value!r}: unknown key; known keys: {known}")
+        fields[field] = _typed(key, value, hints[field])
+    return PinaConfig(**fields)
+
+
+def read_preset(name: str) -> dict[str, Scalar]:
+    """Values of a preset file; raises ValueError naming the presets there are."""
+    path = PRESETS / f"{name}.toml"
+    if not path.is_file():
+        names = ", ".join(sorted(file.stem for file in PRESETS.glob("*.toml")))
+        raise ValueError(f"preset = {name!r}: must be one of {names}, none")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def _typed(key: str, value: Scalar, hint: Any) -> Scalar | None:
+    """The value as the field's type: integers may stand for floats, "none" for absence."""
+    accepted = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value == "none" and type(None) in accepted:
+        return None
+    if float in accepted and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) not in accepted:
+        names = " or ".join("'none'" if a is type(None) else a.__name__ for a in accepted)
+        raise ValueError(f"{key} = {value!r}: must be of type {names}")
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        raise ValueError(f"{key} = {value!r}: must be finite")
+    return value

@@ -1,0 +1,142 @@
+"""Which clients exist, on which node they live, and who takes part in a round.
+
+A client is a person or device with data; a Flower node hosts one client (a device) or many
+(a simulation). Node ids are random in every run and replies come in any order, so sampling goes
+by client id over the configured, public population 0..K-1.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from logging import INFO, WARNING
+
+import numpy as np
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from strategies import wire
+
+
+def clients_of_partition(partition: int, clients_per_node: int, clients: int) -> list[int]:
+    """Ids of the clients that simulated node number ``partition`` hosts."""
+    first = partition * clients_per_node
+    return list(range(min(first, clients), min(first + clients_per_node, clients)))
+
+
+def sample_clients(
+    clients: int,
+    sampling: float,
+    rng: np.random.Generator,
+    participations: NDArray[np.int64] | None = None,
+    cap: int | None = None,
+) -> NDArray[np.intp]:
+    """Poisson sample: every client takes part independently with probability ``sampling``.
+
+    Parameters
+    ----------
+    clients : int
+        K.
+    sampling : float
+        q in (0, 1].
+    rng : numpy Generator
+        One uniform number is drawn for every client.
+    participations, cap : (K,) array and int, optional
+        Clients that took part ``cap`` times already are left out.
+
+    Returns
+    -------
+    Sorted client ids; may be empty.
+    """
+    chosen = rng.random(clients) < sampling
+    if participations is not None and cap is not None:
+        chosen &= participations < cap
+    return np.flatnonzero(chosen)
+
+
+class Roster:
+    """Where every client lives; asks each node once, also those that join later.
+
+    Parameters
+    ----------
+    clients : int
+        K, the configured population.
+    query : RecordDict
+        Content of the query (public arrays for the node).
+    wait_s : float
+        How long to wait for missing simulated nodes.
+    timeout_s : float
+        How long to wait for a node's answer.
+    """
+
+    def __init__(
+        self, clients: int, query: RecordDict, wait_s: float = 30.0, timeout_s: float = 600.0
+    ) -> None:
+        self.clients = clients
+        self.query = query
+        self.wait_s = wait_s
+        self.timeout_s = timeout_s
+        self._node_of: dict[int, int] = {}
+        self._known: set[int] = set()
+        self._simulated_nodes = 0
+
+    def update(self, grid: Grid) -> None:
+        """Query the nodes that are not known yet; on first use wait until all clients have one.
+
+        Raises
+        ------
+        RuntimeError
+            If simulated nodes cannot host all clients, or no node appeared at all.
+        """
+        first = not self._known
+        deadline = time.monotonic() + self.wait_s
+        self._ask(grid, set(grid.get_node_ids()) - self._known)
+        while first and not self._complete() and time.monotonic() < deadline:
+            time.sleep(0.5)
+            self._ask(grid, set(grid.get_node_ids()) - self._known)
+        if not self._node_of:
+            raise RuntimeError("no node hosts a client: start SuperNodes with a client of this run")
+        if first and self._simulated_nodes and len(self._node_of) < self.clients:
+            raise RuntimeError(
+                f"clients = {self.clients}, but the {len(self._known)} simulated nodes host only "
+                f"{len(self._node_of)}: raise clients-per-node or the number of SuperNodes "
+                '(--federation-config "num-supernodes=N")'
+            )
+        if first:
+            log(INFO, "%d clients on %d nodes", len(self._node_of), len(self._known))
+
+    def locate(self, clients: Iterable[int]) -> Mapping[int, list[int]]:
+        """Node id -> its clients among ``clients``, in ascending order; offline ones are left out.
+
+        The nodes are ordered by their first client, whatever their random ids.
+        """
+        located: dict[int, list[int]] = {}
+        for client in sorted(clients):
+            node = self._node_of.get(client)
+            if node is not None:
+                located.setdefault(node, []).append(client)
+        return located
+
+    def _complete(self) -> bool:
+        if self._simulated_nodes:
+            return len(self._known) >= self._simulated_nodes
+        return bool(self._node_of)
+
+    def _ask(self, grid: Grid, nodes: set[int]) -> None:
+        if not nodes:
+            return
+        query = f"{MessageType.QUERY}.{wire.QUERY_CLIENTS}"
+        messages = [
+            Message(content=self.query, message_type=query, dst_node_id=node) for node in nodes
+        ]
+        for reply in grid.send_and_receive(messages, timeout=self.timeout_s):
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                log(WARNING, "node %d could not say which clients it hosts; left out", node)
+                continue
+            hosted, simulated_nodes = wire.read_hosted(reply)
+            self._known.add(node)
+            self._simulated_nodes = max(self._simulated_nodes, simulated_nodes)
+            for client in hosted:
+                if 0 <= client < self.clients:
+                    self._node_of[client] = node

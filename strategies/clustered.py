@@ -1,0 +1,400 @@
+"""C cluster models under one privacy layer: the base of PINA, IFCA and private FedAvg.
+
+One round (PINA, arXiv:2604.20596, Algorithm 1): sample clients, send all cluster models, let each
+client choose and train one, take in the secure sum of the clipped updates, divide, rescale, skip
+what is only noise, apply. With one cluster this is private FedAvg.
+
+Deviations from the paper: the divisor is the expected cohort ``q K``, or a noisy count, never the
+realised cohort ``|K_t|``, which would itself leak; every client weighs the same.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from logging import INFO, WARNING
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from strategies import wire
+from strategies.clients import Roster, sample_clients
+from strategies.clustering.normality import (
+    RESCALES,
+    equalise_norms,
+    exceeds_noise,
+    normality,
+    scale_by_normality,
+)
+from strategies.privacy.ledger import Ledger, Release
+from strategies.privacy.plan import PrivacyPlan, Stage
+from strategies.privacy.secure_sum import TrustedSum
+from strategies.randomness import noise_stream, stream
+from strategies.release import Slots
+
+SKIPS = ("energy", "none")
+ASSIGNMENTS = ("single", "prototype", "loss", "oracle")
+SMALLEST_COUNT = 0.05
+"""A noisy count below this share of the expected cohort is not trusted as a divisor."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregation:
+    """How a noisy sum becomes an update of the cluster models.
+
+    Attributes
+    ----------
+    threshold : float
+        S > 0, clipping threshold.
+    rescale : str
+        One of ``RESCALES``; see ``strategies.clustering.normality``.
+    skip : {"energy", "none"}
+        Whether a cluster whose sum is no larger than its noise is left unchanged.
+    kappa : float
+        Weight of the counters for ``rescale = "count"``.
+    equal_norm_rounds : int
+        T_no: first training rounds in which the ``normality`` variants use Eq. 8 instead.
+    server_momentum : float
+        In [0, 1).
+    """
+
+    threshold: float
+    rescale: str = "count"
+    skip: str = "energy"
+    kappa: float = 0.1
+    equal_norm_rounds: int = 0
+    server_momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        if not self.threshold > 0:
+            raise ValueError(f"threshold = {self.threshold}: must be > 0")
+        if self.rescale not in RESCALES:
+            raise ValueError(f"rescale = {self.rescale!r}: must be one of {RESCALES}")
+        if self.skip not in SKIPS:
+            raise ValueError(f"skip = {self.skip!r}: must be one of {SKIPS}")
+        if not self.kappa > 0:
+            raise ValueError(f"kappa = {self.kappa}: must be > 0")
+        if not 0 <= self.server_momentum < 1:
+            raise ValueError(f"server_momentum = {self.server_momentum}: must be in [0, 1)")
+
+    def layout(self, clusters: int, width: int) -> Slots:
+        """Layout of the training release; counters only where the division needs them."""
+        kappa = self.kappa if self.rescale == "count" else 0.0
+        return Slots(clusters, width, self.threshold, kappa)
+
+    def updates(
+        self,
+        sums: NDArray[np.float64],
+        counts: NDArray[np.float64] | None,
+        cohort: float,
+        noise_std: float,
+        training_round: int,
+    ) -> tuple[NDArray[np.float64], list[int]]:
+        """Updates (C, D) of the cluster models, and which clusters were skipped.
+
+        Parameters
+        ----------
+        sums : (C, D) array
+            Noisy sums of clipped updates.
+        counts : (C,) array or None
+            Noisy counts, with ``rescale = "count"``.
+        cohort : float
+            Expected number of clients, q K.
+        noise_std : float
+            Standard deviation of the noise on every number of ``sums``.
+        training_round : int
+            From 1.
+        """
+        if counts is not None:
+            updates = sums / np.maximum(counts, SMALLEST_COUNT * cohort)[:, None]
+        else:
+            updates = sums / cohort
+        if self.rescale.startswith("normality"):
+            if training_round <= self.equal_norm_rounds:
+                updates = equalise_norms(updates)
+            else:
+                statistics = np.array([normality(row) for row in updates])
+                updates = scale_by_normality(updates, statistics, self.rescale)
+        skipped = []
+        if self.skip == "energy":
+            skipped = [c for c, row in enumerate(sums) if not exceeds_noise(row, noise_std)]
+            updates = updates.copy()
+            updates[skipped] = 0.0
+        return updates, skipped
+
+
+class ClusteredStrategy(Strategy):
+    """Train C cluster models; clients choose among them.
+
+    Parameters
+    ----------
+    name : str
+        Name in ledger and reports.
+    clients, clusters : int
+        K and C.
+    plan : PrivacyPlan
+        Sampling, rounds and noise of every stage, see ``strategies.privacy.plan``.
+    aggregation : Aggregation
+        What happens to the secure sum.
+    ledger : Ledger
+        Takes every release before it is used.
+    assignment : str
+        "single" (C = 1), "loss" (IFCA), or in simulations "oracle".
+    seed : int or None
+        Seed of cohorts and noise for simulations; None takes both from the operating system.
+    public : RecordDict, optional
+        Public arrays that each node gets once (``wire.public_content``).
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        clients: int,
+        clusters: int,
+        plan: PrivacyPlan,
+        aggregation: Aggregation,
+        ledger: Ledger,
+        assignment: str = "single",
+        seed: int | None = None,
+        public: RecordDict | None = None,
+    ) -> None:
+        if not 1 <= clusters <= clients:
+            raise ValueError(f"clusters = {clusters}: must be in [1, clients = {clients}]")
+        if assignment not in ASSIGNMENTS:
+            raise ValueError(f"assignment = {assignment!r}: must be one of {ASSIGNMENTS}")
+        if assignment == "single" and clusters != 1:
+            raise ValueError(f"assignment = 'single': needs clusters = 1, not {clusters}")
+        self.name = name
+        self.clients = clients
+        self.clusters = clusters
+        self.plan = plan
+        self.aggregation = aggregation
+        self.ledger = ledger
+        self.assignment = assignment
+        self.seed = seed
+        self.roster = Roster(clients, public if public is not None else RecordDict())
+        self.completed = 0
+        self.round = 0
+        self.skipped: list[int] = []
+        self.unusable: list[int] = []
+        self._participations = np.zeros(clients, dtype=np.int64)
+        self._momentum: NDArray[np.float64] | None = None
+        self._models: list[wire.Model] = []
+        self._request: wire.RoundRequest | None = None
+
+    # --- the rounds of this strategy; PINA puts its initialisation in front ----------------
+
+    @property
+    def init_rounds(self) -> int:
+        """Rounds before training."""
+        return 0
+
+    @property
+    def total_rounds(self) -> int:
+        """Rounds of the whole run."""
+        return self.init_rounds + self.plan.train.releases
+
+    @property
+    def remaining_rounds(self) -> int:
+        """What ``start`` has to be called with: the rounds that are not completed."""
+        return self.total_rounds - self.completed
+
+    def stage(self, phase: str) -> Stage:
+        """The planned stage to which a phase belongs."""
+        if phase == "train":
+            return self.plan.train
+        assert self.plan.init is not None
+        return self.plan.init
+
+    def request(self, current_round: int) -> wire.RoundRequest:
+        """What the clients are asked in a round (from 1)."""
+        layout = self.aggregation.layout(self.clusters, 1)
+        return wire.RoundRequest(
+            method=self.name,
+            phase="train",
+            round=current_round - self.init_rounds,
+            assignment=self.assignment,
+            clusters=self.clusters,
+            threshold=layout.threshold,
+            kappa=layout.kappa,
+            noise_multiplier=0.0,
+            private=self.plan.private,
+        )
+
+    def layout(self, request: wire.RoundRequest) -> Slots:
+        """Layout of the round's release."""
+        return Slots(request.clusters, self.width(request), request.threshold, request.kappa)
+
+    def width(self, request: wire.RoundRequest) -> int:
+        """Numbers in one client's update: those of one cluster model."""
+        return sum(values.size for values in self._models[0].values())
+
+    def prototypes(self) -> NDArray[np.float64] | None:
+        """Prototypes that travel with a round, if any."""
+        return None
+
+    # --- Flower's interface ---------------------------------------------------------------
+
+    def summary(self) -> None:
+        """Log what this strategy will do."""
+        plan = self.plan
+        log(INFO, "\t├──> %d clients, %d clusters", self.clients, self.clusters)
+        log(INFO, "\t├──> sampling probability %g", plan.train.sampling)
+        noise = (
+            f"noise multiplier {plan.train.noise_multiplier:.4g}" if plan.private else "no noise"
+        )
+        log(INFO, "\t└──> %s, clipping threshold %g", noise, self.aggregation.threshold)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample clients and ask the nodes that host them."""
+        self.round = self.completed + server_round
+        self._models = wire.unpack_models(arrays)
+        if len(self._models) != self.clusters:
+            raise ValueError(
+                f"initial arrays hold {len(self._models)} cluster models: need {self.clusters}"
+            )
+        request = self._request = self.request(self.round)
+        if self.plan.private and request.phase != "sketch":
+            self.ledger.check(self._release(request))
+        self.roster.update(grid)
+        models = arrays if request.phase in ("train", "sketch") else None
+        message_type = MessageType.TRAIN
+        return [
+            Message(
+                content=wire.round_content(request, clients, models, self.prototypes()),
+                message_type=message_type,
+                dst_node_id=node,
+            )
+            for node, clients in self.roster.locate(self._sample(request)).items()
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Sum the replies securely, record the release, and use it."""
+        assert self._request is not None
+        request = self._request
+        layout = self.layout(request)
+        noise = noise_stream(self.seed, f"noise-{self._stage_name(request)}", request.round)
+        secure_sum = TrustedSum(layout.size, noise)
+        self.unusable = []
+        for reply in replies:
+            if self._answered(reply):
+                secure_sum.add(wire.read_contribution(reply))
+        release = self._release(request)
+        if self.plan.private:
+            self.ledger.record(release)
+        total = secure_sum.release(self.stage(request.phase).actual_multiplier, layout.sensitivity)
+        sums, counts = layout.decode(total)
+        self.skipped = []
+        self.use(request, sums, counts, release.noise_std)
+        return wire.pack_models(self._models), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """No evaluation on clients: a metric of theirs would leave without a mechanism."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Nothing was asked."""
+        return None
+
+    # --- what a round does ------------------------------------------------------------------
+
+    def use(
+        self,
+        request: wire.RoundRequest,
+        sums: NDArray[np.float64],
+        counts: NDArray[np.float64] | None,
+        noise_std: float,
+    ) -> None:
+        """Apply a released sum to the cluster models."""
+        cohort = self.plan.train.sampling * self.clients
+        updates, self.skipped = self.aggregation.updates(
+            sums, counts, cohort, noise_std, request.round
+        )
+        if self.aggregation.server_momentum > 0:
+            if self._momentum is not None:
+                updates = updates + self.aggregation.server_momentum * self._momentum
+            self._momentum = updates
+        rows = wire.flatten(self._models) + updates
+        self._models = wire.unflatten(rows, self._models[0])
+
+    def _stage_name(self, request: wire.RoundRequest) -> str:
+        return "train" if request.phase == "train" else "init"
+
+    def _sample(self, request: wire.RoundRequest) -> NDArray[np.intp]:
+        stage = self.stage(request.phase)
+        rng = stream(self.seed, f"cohort-{self._stage_name(request)}", request.round)
+        if request.phase != "train":
+            return sample_clients(self.clients, stage.sampling, rng)
+        cohort = sample_clients(
+            self.clients, stage.sampling, rng, self._participations, self.plan.max_participations
+        )
+        self._participations[cohort] += 1
+        return cohort
+
+    def _release(self, request: wire.RoundRequest) -> Release:
+        stage = self.stage(request.phase)
+        sensitivity = self.layout(request).sensitivity
+        return Release(
+            method=self.name,
+            round=self.round,
+            phase=request.phase,
+            noise_multiplier=stage.noise_multiplier,
+            sampling=stage.sampling,
+            sensitivity=sensitivity,
+            noise_std=stage.actual_multiplier * sensitivity,
+        )
+
+    def _answered(self, reply: Message) -> bool:
+        """Whether a reply is usable; a node that failed is a drop-out and does not stop a round."""
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            # The error's text may quote data, so it is not repeated.
+            log(WARNING, "round %d: node %d failed and is left out", self.round, node)
+            return False
+        if not self.plan.private:
+            named = wire.read_unusable(reply)
+            self.unusable += named
+            if named:
+                log(WARNING, "round %d: clients without a usable update: %s", self.round, named)
+        return True
+
+    # --- state, for resume ------------------------------------------------------------------
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Everything that a resumed run needs besides its configuration."""
+        state: dict[str, NDArray[np.generic]] = {
+            "round": np.array(self.round),
+            "participations": self._participations,
+        }
+        if self._momentum is not None:
+            state["momentum"] = self._momentum
+        for index, model in enumerate(self._models):
+            for name, values in model.items():
+                state[f"models/{index}/{name}"] = values
+        return state
+
+    def load_state(self, state: dict[str, NDArray[np.generic]]) -> ArrayRecord:
+        """Restore ``state()``; returns the arrays to start from."""
+        self.completed = self.round = int(state["round"])
+        self._participations = np.array(state["participations"], dtype=np.int64)
+        if "momentum" in state:
+            self._momentum = np.array(state["momentum"], dtype=np.float64)
+        models: list[wire.Model] = [{} for _ in range(self.clusters)]
+        for key, values in state.items():
+            if key.startswith("models/"):
+                _, index, name = key.split("/", 2)
+                models[int(index)][name] = np.array(values, dtype=np.float32)
+        self._models = models
+        return wire.pack_models(models)

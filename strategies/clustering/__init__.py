@@ -1,0 +1,1 @@
+"""Finding the clusters: sketches, private k-means, public statistics, normality rescaling."""

@@ -1,0 +1,85 @@
+"""Whiteners computed from PUBLIC images: the only knowledge of the features that is not private.
+
+``embedding`` (m, h) projects a feature to the m leading principal directions of the public
+features, each scaled to unit variance; ``head`` (h, h) whitens what the classification head
+sees. Without public data the mean is zero, ``head`` the identity, and ``embedding`` a random
+orthonormal projection from a public seed.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+PUBLIC_SEED = 20260422
+"""Seed of everything random that is the same for all and carries no secret."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PublicStatistics:
+    """Public mean and whiteners.
+
+    Attributes
+    ----------
+    source : str
+        Where the public images come from ("none" without).
+    mean : (h,) float32
+    embedding : (m, h) float32
+    head : (h, h) float32
+    """
+
+    source: str
+    mean: NDArray[np.float32]
+    embedding: NDArray[np.float32]
+    head: NDArray[np.float32]
+
+    @property
+    def centred(self) -> bool:
+        """Whether the mean was measured on public data."""
+        return self.source != "none"
+
+
+def measure(
+    features: NDArray[np.floating], source: str, dimensions: int = 64, damping: float = 0.1
+) -> PublicStatistics:
+    """Statistics of public features.
+
+    Parameters
+    ----------
+    features : (n, h) array
+    source : str
+        Name of the public data, for reports.
+    dimensions : int
+        m; capped at h and at n - 1.
+    damping : float
+        Added to the covariance for the head, in units of its mean eigenvalue.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two images or a feature is not finite.
+    """
+    if len(features) < 2 or not np.isfinite(features).all():
+        raise ValueError(f"public data {source}: needs at least 2 images with finite features")
+    rows = np.asarray(features, dtype=np.float64)
+    mean = rows.mean(axis=0)
+    values, vectors = np.linalg.eigh(np.cov(rows, rowvar=False))
+    leading = np.argsort(values)[::-1][: min(dimensions, rows.shape[1], len(rows) - 1)]
+    floor = 1e-6 * values.max()
+    embedding = vectors[:, leading].T / np.sqrt(np.maximum(values[leading], floor))[:, None]
+    head = (vectors / np.sqrt(np.maximum(values, 0.0) + damping * values.mean())) @ vectors.T
+    return PublicStatistics(
+        source, mean.astype(np.float32), embedding.astype(np.float32), head.astype(np.float32)
+    )
+
+
+def without_public_data(width: int, dimensions: int = 64) -> PublicStatistics:
+    """No whitening: zero mean, identity, random orthonormal projection from PUBLIC_SEED."""
+    rng = np.random.default_rng(PUBLIC_SEED)
+    basis, _ = np.linalg.qr(rng.standard_normal((width, min(dimensions, width))))
+    return PublicStatistics(
+        "none",
+        np.zeros(width, dtype=np.float32),
+        basis.T.astype(np.float32),
+        np.eye(width, dtype=np.float32),
+    )

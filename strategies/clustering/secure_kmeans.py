@@ -1,0 +1,116 @@
+"""Private initialisation by secure sums (our deviation from PINA's sketches; sound).
+
+Every client embeds its images as one vector ``y`` with ``|y| <= 1``. The server learns the noisy
+mean of all ``y``, draws prototypes around it, and improves them by Lloyd steps: a client adds its
+``y`` and a one to the slot of its nearest prototype; the new prototype is noisy sum over noisy
+count. With more than two clusters, ``OVERSEEDING`` times as many prototypes are used and merged
+at the end by count-weighted k-means. The choice of the nearest prototype happens on the client;
+merging is post-processing. Both releases are ``Slots`` layouts whose sensitivity the ledger
+records.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from strategies.release import Slots
+
+OVERSEEDING = 4
+RADIUS = 1.25
+"""A typical whitened embedding has norm sqrt(m); it is clipped at RADIUS times that."""
+
+
+def client_embedding(
+    features: NDArray[np.floating],
+    mean: NDArray[np.floating],
+    whitener: NDArray[np.floating],
+    *,
+    centred: bool = True,
+) -> NDArray[np.float64]:
+    """Embedding ``sqrt(n) * mean_j P (x_j - mu)``, clipped to ``R = 1.25 sqrt(m)``, over R.
+
+    Parameters
+    ----------
+    features : (n, h) array
+        Frozen features of the client's images.
+    mean : (h,) array
+        Public mean mu.
+    whitener : (m, h) array
+        Public whitening projection P.
+    centred : bool
+        Whether ``mean`` centres the features. Without public data it does not; the factor
+        sqrt(n) would then only push every client to the sphere, and is left out.
+
+    Returns
+    -------
+    (m,) float64 array of norm <= 1; zeros for a client without images.
+    """
+    if len(features) == 0:
+        return np.zeros(len(whitener))
+    scale = np.sqrt(len(features)) if centred else 1.0
+    embedding = scale * (whitener @ (features.mean(axis=0) - mean))
+    radius = RADIUS * np.sqrt(len(whitener))
+    return np.asarray(embedding / max(radius, float(np.linalg.norm(embedding))), dtype=np.float64)
+
+
+def mean_layout(dimensions: int) -> Slots:
+    """Layout of the first release: the sum of all embeddings."""
+    return Slots(1, dimensions, threshold=1.0)
+
+
+def lloyd_layout(prototypes: int, dimensions: int) -> Slots:
+    """Layout of a Lloyd release: per prototype the sum of its embeddings and their count."""
+    return Slots(prototypes, dimensions, threshold=1.0, kappa=1.0)
+
+
+def number_of_prototypes(clusters: int) -> int:
+    """Prototypes used in the Lloyd steps: C for C <= 2, else ``OVERSEEDING * C``."""
+    return clusters if clusters <= 2 else OVERSEEDING * clusters
+
+
+def draw_prototypes(
+    mean: NDArray[np.floating], count: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """``count`` prototypes (count, m) around the mean; two are drawn opposite to each other.
+
+    The spread is half a typical embedding's length. It uses no client data but the released mean.
+    """
+    directions = rng.standard_normal((count, mean.size))
+    if count == 2:
+        directions[1] = -directions[0]
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    return mean + directions * (0.5 / RADIUS)
+
+
+def lloyd_step(
+    prototypes: NDArray[np.floating],
+    sums: NDArray[np.floating],
+    counts: NDArray[np.floating],
+    smallest_count: float,
+) -> NDArray[np.float64]:
+    """New prototypes from (noisy) sums (P, m) and counts (P,).
+
+    A prototype whose count is below ``smallest_count`` is mostly noise and stays where it was;
+    the others are kept inside the unit ball, where every embedding lies.
+    """
+    alive = counts >= smallest_count
+    moved = sums / np.maximum(counts, smallest_count)[:, None]
+    moved /= np.maximum(1.0, np.linalg.norm(moved, axis=1, keepdims=True))
+    return np.where(alive[:, None], moved, prototypes)
+
+
+def merge_prototypes(
+    prototypes: NDArray[np.floating],
+    counts: NDArray[np.floating],
+    clusters: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Merge (P, m) prototypes into (C, m) by k-means weighted with their noisy counts."""
+    if len(prototypes) == clusters:
+        return np.asarray(prototypes, dtype=np.float64)
+    weights = np.maximum(counts, 0.0)
+    if np.count_nonzero(weights) < clusters:
+        weights = np.ones(len(prototypes))
+    kmeans = KMeans(clusters, n_init=10, random_state=int(rng.integers(2**31)))
+    kmeans.fit(prototypes, sample_weight=weights)
+    return np.asarray(kmeans.cluster_centers_, dtype=np.float64)

@@ -1,0 +1,86 @@
+"""How a client's update is laid out in the vector that the secure sum adds.
+
+PINA sends an update for every cluster, zeros for those not chosen, so that the vector does not
+tell the choice. ``Slots`` is the plain layout: one slot a cluster, then one counter a cluster.
+The counter carries ``kappa * S`` and lets the server divide by a noisy count; the L2 sensitivity
+of the whole vector is ``S * sqrt(1 + kappa^2)``. A secret-shared sum hides everything else.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.privacy.clipping import clip_l2
+from strategies.privacy.mechanisms import to_grid
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """One slot and one counter for every cluster.
+
+    Attributes
+    ----------
+    clusters : int
+        C >= 1.
+    width : int
+        D, numbers in one update.
+    threshold : float
+        S > 0: updates are clipped to this L2 norm (Eq. 7).
+    kappa : float
+        Weight of the counters relative to S; 0 sends none.
+    """
+
+    clusters: int
+    width: int
+    threshold: float
+    kappa: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return self.clusters * (self.width + (self.kappa > 0))
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 norm that one client's vector cannot exceed."""
+        return self.threshold * float(np.sqrt(1 + self.kappa**2))
+
+    def encode(
+        self, updates: NDArray[np.floating], clusters: NDArray[np.integer]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Sum of the clipped contributions of several clients, on the integer grid.
+
+        Parameters
+        ----------
+        updates : (n, D) array
+            One unclipped update a client. A row that is not finite contributes zeros.
+        clusters : (n,) integer array
+            Cluster that each client chose, in [0, C).
+
+        Returns
+        -------
+        total : (size,) int64 array
+        usable : (n,) bool array
+            False where the update was not finite. For the client's own log: it must not be sent
+            in a private run.
+        """
+        usable = np.isfinite(updates).all(axis=-1)
+        total = np.zeros(self.size, dtype=np.int64)
+        slots = total[: self.clusters * self.width].reshape(self.clusters, self.width)
+        counts = total[slots.size :]
+        one = np.array([self.kappa * self.threshold])
+        for update, cluster in zip(updates[usable], clusters[usable], strict=True):
+            slots[cluster] += to_grid(clip_l2(update, self.threshold), self.sensitivity)
+            if self.kappa > 0:
+                counts[cluster] += to_grid(one, self.sensitivity)[0]
+        return total, usable
+
+    def decode(
+        self, total: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Split a (noisy) sum into sums of updates (C, D) and counts (C,), None without kappa."""
+        split = self.clusters * self.width
+        sums = total[:split].reshape(self.clusters, self.width)
+        counts = total[split:] / (self.kappa * self.threshold) if self.kappa > 0 else None
+        return sums, counts

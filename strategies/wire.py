@@ -1,0 +1,216 @@
+"""Names and shapes of everything that travels between server and clients.
+
+Server to node: ``models`` (all cluster models, keys ``cluster-0/NAME``) or ``prototypes``, and
+``round`` (what to do, and for which of the node's clients). Node to server: ``contribution`` with
+the protected vector, alone. Only in a run without privacy, ``unusable`` may name clients.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
+
+Model = dict[str, NDArray[np.float32]]
+"""Trainable arrays of one cluster model by name."""
+
+QUERY_CLIENTS = "clients"
+"""Query action: which clients does this node host?"""
+
+_MODELS, _PUBLIC, _ROUND, _CONTRIBUTION = "models", "public", "round", "contribution"
+_SUM, _SKETCHES, _PROTOTYPES, _UNUSABLE, _CLIENTS = (
+    "sum",
+    "sketches",
+    "prototypes",
+    "unusable",
+    "clients",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundRequest:
+    """What a node is asked to do in one round.
+
+    Attributes
+    ----------
+    method : str
+        Name of the strategy.
+    phase : str
+        "mean", "lloyd", "sketch" or "train".
+    round : int
+        Number within the phase's stage, from 1; random streams of clients use it.
+    assignment : str
+        How clients choose their cluster in training: "single", "prototype", "loss", "oracle".
+    clusters : int
+        Slots of the layout (prototypes in the initialisation).
+    threshold, kappa : float
+        Layout of the release, see ``strategies.release.Slots``.
+    noise_multiplier : float
+        Local noise; only "sketch" uses it.
+    private : bool
+        Whether the reply may carry anything but the protected vector.
+    """
+
+    method: str
+    phase: str
+    round: int
+    assignment: str
+    clusters: int
+    threshold: float
+    kappa: float
+    noise_multiplier: float
+    private: bool
+
+
+def pack_models(models: Sequence[Mapping[str, NDArray[np.floating]]]) -> ArrayRecord:
+    """All cluster models as one ArrayRecord with keys ``cluster-0/NAME``."""
+    return ArrayRecord(
+        {
+            f"cluster-{index}/{name}": Array(np.asarray(values, dtype=np.float32))
+            for index, model in enumerate(models)
+            for name, values in model.items()
+        }
+    )
+
+
+def unpack_models(record: ArrayRecord) -> list[Model]:
+    """Inverse of ``pack_models``.
+
+    Raises
+    ------
+    ValueError
+        If a key has no ``cluster-N/`` prefix or the clusters' arrays differ in name or shape.
+    """
+    models: dict[int, Model] = {}
+    for key, array in record.items():
+        prefix, _, name = key.partition("/")
+        if not prefix.startswith("cluster-") or not name:
+            raise ValueError(f"array {key!r}: the name must be cluster-N/NAME; use pack_models()")
+        models.setdefault(int(prefix.removeprefix("cluster-")), {})[name] = array.numpy()
+    ordered = [models[index] for index in sorted(models)]
+    shapes = [{name: values.shape for name, values in sorted(model.items())} for model in ordered]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError("the cluster models differ in the names or shapes of their arrays")
+    return ordered
+
+
+def flatten(models: Sequence[Mapping[str, NDArray[np.floating]]]) -> NDArray[np.float64]:
+    """Models as rows (C, D), arrays in the order of their names."""
+    return np.stack(
+        [
+            np.concatenate([np.asarray(m[name], np.float64).ravel() for name in sorted(m)])
+            for m in models
+        ]
+    )
+
+
+def unflatten(rows: NDArray[np.floating], like: Mapping[str, NDArray[np.floating]]) -> list[Model]:
+    """Inverse of ``flatten`` with the names and shapes of ``like``."""
+    names = sorted(like)
+    cuts = np.cumsum([like[name].size for name in names])[:-1]
+    return [
+        {
+            name: part.reshape(like[name].shape).astype(np.float32)
+            for name, part in zip(names, np.split(row, cuts), strict=True)
+        }
+        for row in rows
+    ]
+
+
+def round_content(
+    request: RoundRequest,
+    clients: Sequence[int],
+    models: ArrayRecord | None = None,
+    prototypes: NDArray[np.float64] | None = None,
+) -> RecordDict:
+    """Content of the server's message to one node."""
+    content = RecordDict(
+        {_ROUND: ConfigRecord({**dataclasses.asdict(request), _CLIENTS: list(clients)})}
+    )
+    if models is not None:
+        content[_MODELS] = models
+    if prototypes is not None:
+        content[_PROTOTYPES] = ArrayRecord({_PROTOTYPES: Array(prototypes)})
+    return content
+
+
+def read_round(
+    content: RecordDict,
+) -> tuple[RoundRequest, list[int], list[Model], NDArray[np.float64] | None]:
+    """Request, the clients asked, the cluster models, and the prototypes of a message."""
+    config = dict(content.config_records[_ROUND])
+    clients = [int(client) for client in config.pop(_CLIENTS)]  # type: ignore[union-attr]
+    record = content.array_records.get(_MODELS)
+    prototypes = content.array_records.get(_PROTOTYPES)
+    return (
+        RoundRequest(**config),  # type: ignore[arg-type]
+        clients,
+        [] if record is None else unpack_models(record),
+        None if prototypes is None else prototypes[_PROTOTYPES].numpy(),
+    )
+
+
+def contribution(total: NDArray[np.int64], unusable: Sequence[int] = ()) -> RecordDict:
+    """A node's reply; ``unusable`` names clients and must stay empty in a private run."""
+    content = RecordDict({_CONTRIBUTION: ArrayRecord({_SUM: Array(total)})})
+    if unusable:
+        content[_UNUSABLE] = ConfigRecord({_CLIENTS: list(unusable)})
+    return content
+
+
+def sketch_reply(sketches: NDArray[np.float64]) -> RecordDict:
+    """A node's reply in the printed initialisation: one noised sketch a client, (n, h)."""
+    return RecordDict({_CONTRIBUTION: ArrayRecord({_SKETCHES: Array(sketches)})})
+
+
+def read_contribution(message: Message) -> NDArray[np.int64]:
+    """The vector of a reply; raises ValueError if the reply has another form."""
+    try:
+        return message.content.array_records[_CONTRIBUTION][_SUM].numpy()
+    except KeyError as error:
+        raise ValueError(f"the reply of node {message.metadata.src_node_id} has no sum") from error
+
+
+def read_sketches(message: Message) -> NDArray[np.float64]:
+    """The sketches of a reply; raises ValueError if the reply has another form."""
+    try:
+        return message.content.array_records[_CONTRIBUTION][_SKETCHES].numpy()
+    except KeyError as error:
+        raise ValueError(
+            f"the reply of node {message.metadata.src_node_id} has no sketches"
+        ) from error
+
+
+def read_unusable(message: Message) -> list[int]:
+    """Clients that a node names as unusable (never in a private run)."""
+    record = message.content.config_records.get(_UNUSABLE)
+    return [] if record is None else list(record[_CLIENTS])  # type: ignore[arg-type]
+
+
+def hosted_content(clients: Sequence[int], nodes: int) -> RecordDict:
+    """A node's answer to QUERY_CLIENTS: its clients, and how many nodes a simulation has (or 0)."""
+    return RecordDict({_CLIENTS: ConfigRecord({_CLIENTS: list(clients), "nodes": nodes})})
+
+
+def read_hosted(message: Message) -> tuple[list[int], int]:
+    """Inverse of ``hosted_content``."""
+    record = message.content.config_records[_CLIENTS]
+    return list(record[_CLIENTS]), int(record["nodes"])  # type: ignore[arg-type]
+
+
+def public_content(arrays: Mapping[str, NDArray[np.floating]]) -> RecordDict:
+    """Public arrays that every node gets once, with the query for its clients."""
+    return RecordDict(
+        {_PUBLIC: ArrayRecord({name: Array(values) for name, values in arrays.items()})}
+    )
+
+
+def read_public(content: RecordDict) -> dict[str, NDArray[np.float32]]:
+    """Inverse of ``public_content``."""
+    return {name: array.numpy() for name, array in content.array_records[_PUBLIC].items()}
+
+
+def keep_public(state: RecordDict, content: RecordDict) -> None:
+    """Store the public arrays of a query in a node's state, which outlives the message."""
+    state[_PUBLIC] = content.array_records[_PUBLIC]
