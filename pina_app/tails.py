@@ -63,7 +63,8 @@ def add_value_lora(backbone: VisionTransformer) -> nn.Module:
         parameters[_PEFT_A].normal_(generator=generator)
     for name, parameter in parameters.items():
         parameter.requires_grad_(name == _PEFT_B)
-    return block.eval()
+    adapted: nn.Module = block.eval()
+    return adapted
 
 
 class ClassTokenTail(nn.Module):
@@ -170,7 +171,8 @@ class BlockTail(nn.Module):
     def features(self, samples: Tensor, lora_b: Tensor) -> Tensor:
         """Pooled features."""
         tokens = functional_call(self.block, {_PEFT_B: lora_b[:, None]}, (samples,))
-        return self.backbone.forward_head(self.backbone.norm(tokens), pre_logits=True)
+        pooled: Tensor = self.backbone.forward_head(self.backbone.norm(tokens), pre_logits=True)
+        return pooled
 
 
 Tail = ClassTokenTail | BlockTail

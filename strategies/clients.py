@@ -114,7 +114,7 @@ class Roster:
         for client in sorted(clients):
             node = self._node_of.get(client)
             if node is not None:
-                located.setdefault(node, []).append(client)
+                located.setdefault(node, []).append(int(client))
         return located
 
     def _complete(self) -> bool:

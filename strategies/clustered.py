@@ -183,7 +183,7 @@ class ClusteredStrategy(Strategy):
         self.unusable: list[int] = []
         self._participations = np.zeros(clients, dtype=np.int64)
         self._momentum: NDArray[np.float64] | None = None
-        self._models: list[wire.Model] = []
+        self.models: list[wire.Model] = []
         self._request: wire.RoundRequest | None = None
 
     # --- the rounds of this strategy; PINA puts its initialisation in front ----------------
@@ -212,26 +212,20 @@ class ClusteredStrategy(Strategy):
 
     def request(self, current_round: int) -> wire.RoundRequest:
         """What the clients are asked in a round (from 1)."""
-        layout = self.aggregation.layout(self.clusters, 1)
+        width = sum(values.size for values in self.models[0].values())
+        layout = self.aggregation.layout(self.clusters, width)
         return wire.RoundRequest(
             method=self.name,
             phase="train",
             round=current_round - self.init_rounds,
             assignment=self.assignment,
             clusters=self.clusters,
+            width=width,
             threshold=layout.threshold,
             kappa=layout.kappa,
             noise_multiplier=0.0,
             private=self.plan.private,
         )
-
-    def layout(self, request: wire.RoundRequest) -> Slots:
-        """Layout of the round's release."""
-        return Slots(request.clusters, self.width(request), request.threshold, request.kappa)
-
-    def width(self, request: wire.RoundRequest) -> int:
-        """Numbers in one client's update: those of one cluster model."""
-        return sum(values.size for values in self._models[0].values())
 
     def prototypes(self) -> NDArray[np.float64] | None:
         """Prototypes that travel with a round, if any."""
@@ -242,7 +236,7 @@ class ClusteredStrategy(Strategy):
     def summary(self) -> None:
         """Log what this strategy will do."""
         plan = self.plan
-        log(INFO, "\t├──> %d clients, %d clusters", self.clients, self.clusters)
+        log(INFO, "\t├──> %s: %d clients, %d clusters", self.name, self.clients, self.clusters)
         log(INFO, "\t├──> sampling probability %g", plan.train.sampling)
         noise = (
             f"noise multiplier {plan.train.noise_multiplier:.4g}" if plan.private else "no noise"
@@ -254,10 +248,10 @@ class ClusteredStrategy(Strategy):
     ) -> Iterable[Message]:
         """Sample clients and ask the nodes that host them."""
         self.round = self.completed + server_round
-        self._models = wire.unpack_models(arrays)
-        if len(self._models) != self.clusters:
+        self.models = wire.unpack_models(arrays)
+        if len(self.models) != self.clusters:
             raise ValueError(
-                f"initial arrays hold {len(self._models)} cluster models: need {self.clusters}"
+                f"initial arrays hold {len(self.models)} cluster models: need {self.clusters}"
             )
         request = self._request = self.request(self.round)
         if self.plan.private and request.phase != "sketch":
@@ -280,7 +274,7 @@ class ClusteredStrategy(Strategy):
         """Sum the replies securely, record the release, and use it."""
         assert self._request is not None
         request = self._request
-        layout = self.layout(request)
+        layout = request.layout
         noise = noise_stream(self.seed, f"noise-{self._stage_name(request)}", request.round)
         secure_sum = TrustedSum(layout.size, noise)
         self.unusable = []
@@ -294,7 +288,7 @@ class ClusteredStrategy(Strategy):
         sums, counts = layout.decode(total)
         self.skipped = []
         self.use(request, sums, counts, release.noise_std)
-        return wire.pack_models(self._models), None
+        return wire.pack_models(self.models), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -326,8 +320,8 @@ class ClusteredStrategy(Strategy):
             if self._momentum is not None:
                 updates = updates + self.aggregation.server_momentum * self._momentum
             self._momentum = updates
-        rows = wire.flatten(self._models) + updates
-        self._models = wire.unflatten(rows, self._models[0])
+        rows = wire.flatten(self.models) + updates
+        self.models = wire.unflatten(rows, self.models[0])
 
     def _stage_name(self, request: wire.RoundRequest) -> str:
         return "train" if request.phase == "train" else "init"
@@ -345,7 +339,7 @@ class ClusteredStrategy(Strategy):
 
     def _release(self, request: wire.RoundRequest) -> Release:
         stage = self.stage(request.phase)
-        sensitivity = self.layout(request).sensitivity
+        sensitivity = request.layout.sensitivity
         return Release(
             method=self.name,
             round=self.round,
@@ -380,7 +374,7 @@ class ClusteredStrategy(Strategy):
         }
         if self._momentum is not None:
             state["momentum"] = self._momentum
-        for index, model in enumerate(self._models):
+        for index, model in enumerate(self.models):
             for name, values in model.items():
                 state[f"models/{index}/{name}"] = values
         return state
@@ -396,5 +390,5 @@ class ClusteredStrategy(Strategy):
             if key.startswith("models/"):
                 _, index, name = key.split("/", 2)
                 models[int(index)][name] = np.array(values, dtype=np.float32)
-        self._models = models
+        self.models = models
         return wire.pack_models(models)

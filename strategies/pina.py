@@ -92,7 +92,7 @@ class PINA(ClusteredStrategy):
             use_prototype = self.init == "secure-kmeans" and early
             return replace(training, assignment="prototype" if use_prototype else "loss")
         if self.init == "lora-sketch":
-            width = self._models[0][self.sketch_array].size
+            width = self.models[0][self.sketch_array].size
             return replace(
                 training,
                 phase="sketch",
@@ -107,13 +107,10 @@ class PINA(ClusteredStrategy):
             phase=phase,
             round=current_round,
             clusters=layout.clusters,
+            width=layout.width,
             threshold=layout.threshold,
             kappa=layout.kappa,
         )
-
-    def width(self, request: wire.RoundRequest) -> int:
-        """m in the initialisation, D in training."""
-        return self.embedding_size if request.phase in ("mean", "lloyd") else super().width(request)
 
     def prototypes(self) -> NDArray[np.float64] | None:
         """The current prototypes of "secure-kmeans"."""
@@ -159,10 +156,10 @@ class PINA(ClusteredStrategy):
             log(WARNING, LORA_SKETCH_WARNING)
             rng = stream(self.seed, "sketch-kmeans")
             self._start_from(cluster_sketches(np.array(self._sketches), self.clusters, rng))
-        return wire.pack_models(self._models), None
+        return wire.pack_models(self.models), None
 
     def _start_from(self, centroids: NDArray[np.float64]) -> None:
-        for model, centroid in zip(self._models, centroids, strict=True):
+        for model, centroid in zip(self.models, centroids, strict=True):
             start = model[self.sketch_array]
             model[self.sketch_array] = (start + centroid.reshape(start.shape)).astype(np.float32)
         log(INFO, "cluster models start from %d sketches", len(self._sketches))

@@ -12,6 +12,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
+from strategies.release import Slots
+
 Model = dict[str, NDArray[np.float32]]
 """Trainable arrays of one cluster model by name."""
 
@@ -44,7 +46,7 @@ class RoundRequest:
         How clients choose their cluster in training: "single", "prototype", "loss", "oracle".
     clusters : int
         Slots of the layout (prototypes in the initialisation).
-    threshold, kappa : float
+    width, threshold, kappa : int, float, float
         Layout of the release, see ``strategies.release.Slots``.
     noise_multiplier : float
         Local noise; only "sketch" uses it.
@@ -57,10 +59,16 @@ class RoundRequest:
     round: int
     assignment: str
     clusters: int
+    width: int
     threshold: float
     kappa: float
     noise_multiplier: float
     private: bool
+
+    @property
+    def layout(self) -> Slots:
+        """Layout of the round's release."""
+        return Slots(self.clusters, self.width, self.threshold, self.kappa)
 
 
 def pack_models(models: Sequence[Mapping[str, NDArray[np.floating]]]) -> ArrayRecord:

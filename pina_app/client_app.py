@@ -1,0 +1,71 @@
+"""ClientApp: tells which clients a node hosts, and computes their part of a round."""
+
+from logging import ERROR
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.common import log
+
+from pina_app import local
+from pina_app.classifier import Classifier
+from pina_app.config import PinaConfig, from_run_config
+from pina_app.model import HEAD_BIAS
+from pina_app.task import ClientData, device_client, frozen_model, simulated_client
+from strategies import wire
+from strategies.clients import clients_of_partition
+from strategies.clustering.public_statistics import PublicStatistics
+
+# One thread a process: several busy torch threads on few cores are ten times slower than one.
+torch.set_num_threads(1)
+
+app = ClientApp()
+
+
+@app.query(wire.QUERY_CLIENTS)
+def hosted_clients(message: Message, context: Context) -> Message:
+    """Say which clients live here, and keep the public arrays. Touches no data."""
+    config = from_run_config(context.run_config)
+    wire.keep_public(context.state, message.content)
+    if config.simulation:
+        partition = int(context.node_config["partition-id"])
+        clients = clients_of_partition(partition, config.clients_per_node, config.clients)
+        nodes = int(context.node_config["num-partitions"])
+    else:
+        clients, nodes = [int(context.node_config["client-id"])], 0
+    return Message(content=wire.hosted_content(clients, nodes), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Compute this node's contribution to a round."""
+    request, ids, models, prototypes = wire.read_round(message.content)
+    try:
+        config = from_run_config(context.run_config)
+        clients = _load_clients(config, context, ids, models)
+        classifier = Classifier(frozen_model(config).tail, _statistics(context))
+        content = local.answer(config, classifier, request, clients, models, prototypes)
+    except Exception as error:
+        if not request.private:
+            raise
+        # The text of an error is data: it stays in this node's log.
+        log(ERROR, "this node contributes zeros to the round: %s: %s", type(error).__name__, error)
+        content = local.nothing(request, ids)
+    return Message(content=content, reply_to=message)
+
+
+def _load_clients(
+    config: PinaConfig, context: Context, ids: list[int], models: list[wire.Model]
+) -> dict[int, ClientData]:
+    if config.simulation:
+        return {client: simulated_client(config, client) for client in ids}
+    classes = len(models[0][HEAD_BIAS]) if models else np.iinfo(np.int64).max
+    path = str(context.node_config["data"])
+    return {client: device_client(config, path, int(classes)) for client in ids}
+
+
+def _statistics(context: Context) -> PublicStatistics:
+    public = wire.read_public(context.state)
+    source = "received" if public["centred"].item() else "none"
+    return PublicStatistics(source, public["mean"], public["embedding"], public["head"])

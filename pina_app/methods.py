@@ -1,0 +1,122 @@
+"""From a configuration to a strategy: PINA and what it is compared with, under one privacy layer.
+
+Every method spends the whole epsilon on its own planned composition: FedAvg and the oracle have
+no initialisation to pay for, so their training noise is a little lower than PINA's.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import RecordDict
+
+from pina_app.config import PinaConfig
+from pina_app.model import LORA_B, initial_model
+from strategies import wire
+from strategies.clustered import Aggregation, ClusteredStrategy
+from strategies.clustering.public_statistics import PublicStatistics
+from strategies.pina import PINA
+from strategies.privacy.calibration import calibrate
+from strategies.privacy.ledger import Ledger
+from strategies.privacy.plan import PrivacyPlan, Stage, default_delta, plan_privacy
+from strategies.randomness import stream
+
+RANDOM_B = 0.02
+"""Standard deviation of B with ``init = "random"``."""
+
+
+def method_plan(config: PinaConfig, method: str) -> PrivacyPlan:
+    """The privacy plan of one method; ``epsilon_*`` are None where none is claimed."""
+    initialised = method == "pina" and config.init == "secure-kmeans"
+    plan = plan_privacy(
+        clients=config.clients,
+        sampling=config.q,
+        rounds=config.rounds,
+        init_releases=config.init_rounds if initialised else 0,
+        init_sampling=config.init_q,
+        private=config.private,
+        epsilon=config.epsilon,
+        noise_multiplier=config.noise_multiplier,
+        init_noise_multiplier=config.init_noise_multiplier if initialised else None,
+        init_share=config.init_share,
+        epsilon_for=config.epsilon_for,
+        max_participations=config.max_participations,
+        noise_cohort_size=config.noise_cohort_size,
+    )
+    if method == "pina" and config.init == "lora-sketch":
+        return _with_sketches(config, plan)
+    return plan
+
+
+def _with_sketches(config: PinaConfig, plan: PrivacyPlan) -> PrivacyPlan:
+    """Add the unsampled local releases of the printed method; no epsilon covers them.
+
+    Without a given noise it is what one unsampled Gaussian release would need for epsilon: the
+    server sees who sent a sketch, so the sampled z of training must not be used.
+    """
+    z = config.init_noise_multiplier
+    if not config.private:
+        z = 0.0
+    elif z is None and config.epsilon is not None:
+        delta = default_delta(config.clients)
+        z = calibrate(lambda value: [Stage(value, 1.0, 1, 1.0).event], config.epsilon, delta)
+    elif z is None:
+        z = config.noise_multiplier or 0.0
+    sketches = Stage(z, config.init_q, config.init_rounds, 1.0)
+    return dataclasses.replace(plan, init=sketches, epsilon_outside=None, epsilon_server=None)
+
+
+def create_strategy(
+    config: PinaConfig, method: str, statistics: PublicStatistics, ledger_path: Path | None
+) -> ClusteredStrategy:
+    """The strategy of one method, with its ledger."""
+    plan = method_plan(config, method)
+    pina = method == "pina"
+    aggregation = Aggregation(
+        threshold=config.clip,
+        # One cluster has nothing to rescale: its divisor is the expected cohort.
+        rescale="none" if method == "fedavg" else config.rescale,
+        skip=config.skip,
+        equal_norm_rounds=config.equal_norm_rounds,
+        server_momentum=config.server_momentum,
+    )
+    public: RecordDict = wire.public_content(
+        {
+            "mean": statistics.mean,
+            "embedding": statistics.embedding,
+            "head": statistics.head,
+            "centred": np.array(float(statistics.centred), dtype=np.float32),
+        }
+    )
+    common: dict[str, Any] = {
+        "name": method,
+        "clients": config.clients,
+        "clusters": 1 if method == "fedavg" else config.clusters,
+        "plan": plan,
+        "aggregation": aggregation,
+        "ledger": Ledger(ledger_path, method, plan.delta, plan.budget, plan.max_participations),
+        "seed": config.seed if config.simulation else None,
+        "public": public,
+    }
+    if not pina:
+        return ClusteredStrategy(assignment="single" if method == "fedavg" else "oracle", **common)
+    return PINA(
+        init=config.init,
+        embedding_size=len(statistics.embedding),
+        prototype_rounds=config.prototype_rounds,
+        sketch_array=LORA_B,
+        **common,
+    )
+
+
+def initial_models(config: PinaConfig, method: str, width: int, classes: int) -> list[wire.Model]:
+    """Where the cluster models of a method start."""
+    printed = method == "pina" and config.init != "secure-kmeans"
+    count = 1 if method == "fedavg" else config.clusters
+    models = [initial_model(width, classes, random_head=printed) for _ in range(count)]
+    if method == "pina" and config.init == "random":
+        rng = stream(config.seed if config.simulation else None, "random-init")
+        for model in models:
+            model[LORA_B] = (RANDOM_B * rng.standard_normal(width)).astype(np.float32)
+    return models

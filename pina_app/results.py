@@ -1,0 +1,119 @@
+"""What a run leaves behind besides its record: cluster models, summary, sentences on privacy."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from safetensors.torch import save_file
+
+from pina_app.classifier import Classifier
+from pina_app.config import PinaConfig
+from strategies import run_record
+from strategies.checkpoint import RunDirectory, write_atomically
+from strategies.clustered import ClusteredStrategy
+from strategies.clustering.public_statistics import PublicStatistics
+from strategies.clustering.sketch import LORA_SKETCH_WARNING
+from strategies.privacy.plan import PrivacyPlan
+
+SUMMARY = "summary.json"
+STATISTICS = "public_statistics.npz"
+
+
+def write_config(path: Path, config: PinaConfig) -> None:
+    """The resolved configuration as TOML."""
+    values = {"app": "pina", **config.to_run_config()}
+    write_atomically(path / "config.toml", tomli_w.dumps(values).encode())
+
+
+def save_models(
+    path: Path, method: str, strategy: ClusteredStrategy, classifier: Classifier
+) -> None:
+    """Cluster models as ``METHOD/cluster-N.safetensors`` with timm's names."""
+    (path / method).mkdir(exist_ok=True)
+    for index, model in enumerate(strategy.models):
+        tensors = {name: value.cpu() for name, value in classifier.to_timm(model).items()}
+        save_file(tensors, path / method / f"cluster-{index}.safetensors")
+
+
+def save_statistics(path: Path, statistics: PublicStatistics) -> None:
+    """The public statistics, which prediction needs."""
+    np.savez(path / STATISTICS, **dataclasses.asdict(statistics))
+
+
+def read_statistics(path: Path) -> PublicStatistics:
+    """Inverse of ``save_statistics``."""
+    with np.load(path / STATISTICS) as file:
+        return PublicStatistics(str(file["source"]), file["mean"], file["embedding"], file["head"])
+
+
+def privacy_notes(config: PinaConfig, plan: PrivacyPlan, method: str) -> list[str]:
+    """What has to be said with every number of a private run."""
+    if not plan.private:
+        return ["no privacy: this run added no noise"]
+    notes = []
+    if method == "pina" and config.init == "lora-sketch":
+        notes.append(LORA_SKETCH_WARNING)
+    notes.append(
+        "the server is trusted: it adds the clients' updates itself (secure-sum = 'trusted'), "
+        "so no epsilon is claimed against it"
+    )
+    if config.simulation and config.seed is not None:
+        notes.append("seeded simulation: no guarantee")
+    notes.append("epsilons are per stand-alone run; comparing methods on the same clients adds up")
+    return notes
+
+
+def epsilons(plan: PrivacyPlan, strategy: ClusteredStrategy) -> dict[str, float | str | None]:
+    """Epsilons spent so far, as far as they are claimed."""
+    if not plan.private or plan.epsilon_outside is None:
+        return {"epsilon_outside": None, "epsilon_real_cohort": None}
+    outside, real = strategy.ledger.epsilon(), strategy.ledger.epsilon_actual()
+    return {
+        "epsilon_outside": outside,
+        "epsilon_real_cohort": "inf" if math.isinf(real) else real,
+    }
+
+
+def summarise(
+    config: PinaConfig,
+    directory: RunDirectory,
+    strategy: ClusteredStrategy,
+    statistics: PublicStatistics,
+    stopped: str | None,
+) -> None:
+    """Add (or replace) one method's object in ``summary.json``."""
+    plan, method = strategy.plan, strategy.name
+    lines = [line for line in run_record.read(directory.rounds_path) if line["method"] == method]
+    last = lines[-1] if lines else {}
+    notes = privacy_notes(config, plan, method)
+    entry: dict[str, Any] = {
+        "method": method,
+        "accuracy_mean": last.get("accuracy_mean"),
+        "accuracy_per_cluster": last.get("accuracy_per_cluster"),
+        "ari": last.get("ari"),
+        **epsilons(plan, strategy),
+        "epsilon_server": None,  # the secure sum is trusted: the server sees every update
+        "delta": plan.delta if plan.private else None,
+        "noise_cohort_size": plan.noise_cohort_size if plan.private else None,
+        "seeded": config.simulation and config.seed is not None,
+        "rounds": len(lines),
+        "seconds": round(sum(line["seconds"] for line in lines), 2),
+        "private": plan.private,
+        "public_data": statistics.source,
+        "init": config.init if method == "pina" else None,
+        "notes": notes if stopped is None else [stopped, *notes],
+    }
+    others = [other for other in read_summary(directory.path) if other["method"] != method]
+    write_atomically(
+        directory.path / SUMMARY, json.dumps([*others, entry], indent=2).encode() + b"\n"
+    )
+
+
+def read_summary(path: Path) -> list[dict[str, Any]]:
+    """Objects of the methods that have ended."""
+    file = path / SUMMARY
+    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []

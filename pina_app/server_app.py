@@ -1,0 +1,83 @@
+"""ServerApp: runs the configured methods one after another and writes the run directory."""
+
+from logging import INFO
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.common import log
+from flwr.serverapp import Grid, ServerApp
+
+from pina_app import results
+from pina_app.classifier import Classifier
+from pina_app.config import PinaConfig, from_run_config
+from pina_app.methods import create_strategy, initial_models
+from pina_app.rounds import Rounds
+from pina_app.sources import number_of_classes
+from pina_app.task import frozen_model, public_statistics
+from strategies import wire
+from strategies.checkpoint import RunDirectory
+from strategies.clustering.public_statistics import PublicStatistics
+from strategies.privacy.ledger import BudgetExhaustedError
+from strategies.report import write_report
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run, or resume, and report."""
+    config = from_run_config(context.run_config)
+    path = Path(config.run_dir).expanduser().resolve()
+    if not config.resume and config.run_dir == PinaConfig.run_dir:
+        path = path / str(context.run_id)
+    directory = RunDirectory(path)
+    try:
+        log(INFO, "run directory: %s", path)
+        results.write_config(path, config)
+        statistics = public_statistics(config)
+        results.save_statistics(path, statistics)
+        classifier = Classifier(frozen_model(config).tail, statistics)
+        for method in config.method_list:
+            run_method(grid, config, directory, method, statistics, classifier)
+            table = write_report(path)
+        for line in table.splitlines():
+            log(INFO, "%s", line)
+    finally:
+        directory.close()
+
+
+def run_method(
+    grid: Grid,
+    config: PinaConfig,
+    directory: RunDirectory,
+    method: str,
+    statistics: PublicStatistics,
+    classifier: Classifier,
+) -> None:
+    """Train one method from its last committed round to its end."""
+    seeded = config.simulation and config.seed is not None
+    state = directory.restore(method, replay=seeded)
+    strategy = create_strategy(config, method, statistics, directory.ledger_path)
+    if state is not None:
+        arrays = strategy.load_state(state)
+        log(INFO, "%s resumes after round %d", method, strategy.completed)
+    else:
+        classes = number_of_classes(config)
+        strategy.models = initial_models(config, method, statistics.mean.size, classes)
+        arrays = wire.pack_models(strategy.models)
+    stopped = None
+    if strategy.remaining_rounds > 0:
+        rounds = Rounds(config, directory, strategy, classifier)
+        try:
+            strategy.start(
+                grid,
+                arrays,
+                num_rounds=strategy.remaining_rounds,
+                timeout=config.round_timeout_s,
+                evaluate_fn=rounds.commit,
+            )
+        except BudgetExhaustedError as error:
+            stopped = f"stopped early: {error}"
+            log(INFO, "%s", stopped)
+    results.save_models(directory.path, method, strategy, classifier)
+    results.summarise(config, directory, strategy, statistics, stopped)

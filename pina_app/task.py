@@ -1,0 +1,113 @@
+"""What a process needs to compute: the reduced frozen model, and the data of its clients."""
+
+import dataclasses
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pina_app.config import PinaConfig
+from pina_app.datasets import Federation, load_federation
+from pina_app.features import reduce_images
+from pina_app.model import create_backbone, weights_key
+from pina_app.sources import Images, load_device_data, load_public_images
+from pina_app.tails import Tail, create_tail
+from strategies.clustering.public_statistics import PublicStatistics, measure, without_public_data
+
+LABELS_OUTSIDE = "labels outside the classes of the model"
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenModel:
+    """The reduced model and the key under which its samples are cached."""
+
+    tail: Tail
+    key: str
+    cache_dir: Path
+
+    def reduce(self, images: Images, what: str) -> NDArray[np.float32]:
+        """Reduced samples of images, cached."""
+        return reduce_images(self.tail, images, self.key, self.cache_dir, what)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientData:
+    """Reduced samples, labels and true group of one client; the group is known in simulation."""
+
+    samples: Tensor
+    labels: Tensor
+    group: int
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is anything to train on."""
+        return len(self.labels) > 0 and bool(torch.isfinite(self.samples).all())
+
+
+@lru_cache(maxsize=1)
+def frozen_model(config: PinaConfig) -> FrozenModel:
+    """Create the model once a process."""
+    backbone = create_backbone(config)
+    key = weights_key(config, backbone)
+    tail = create_tail(backbone).to(_device(config.device))
+    return FrozenModel(tail, key, Path(config.cache_dir).expanduser())
+
+
+@lru_cache(maxsize=1)
+def simulated_federation(config: PinaConfig) -> tuple[Federation, NDArray[np.float32]]:
+    """The federation and the reduced samples of all its clients, once a process."""
+    federation = load_federation(config)
+    return federation, frozen_model(config).reduce(federation.images, "the clients' images")
+
+
+def simulated_client(config: PinaConfig, client: int) -> ClientData:
+    """Data of one simulated client."""
+    federation, samples = simulated_federation(config)
+    own = slice(int(federation.offsets[client]), int(federation.offsets[client + 1]))
+    return ClientData(
+        torch.from_numpy(np.array(samples[own])),
+        torch.from_numpy(federation.labels[own]),
+        int(federation.groups[client]),
+    )
+
+
+@lru_cache(maxsize=1)
+def device_client(config: PinaConfig, path: str, classes: int) -> ClientData:
+    """Data of the one client that a device hosts, from its own file.
+
+    Raises
+    ------
+    ValueError
+        If the file is unusable or a label is outside the model's classes.
+    """
+    images, labels = load_device_data(path)
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"data = {path!r}: {LABELS_OUTSIDE} (0 to {classes - 1})")
+    samples = frozen_model(config).reduce(images, "this device's images")
+    return ClientData(torch.from_numpy(np.array(samples)), torch.from_numpy(labels), -1)
+
+
+def public_statistics(config: PinaConfig) -> PublicStatistics:
+    """Whiteners from the public images that the configuration names."""
+    from pina_app.classifier import Classifier
+
+    model = frozen_model(config)
+    width = model.tail.width
+    nothing = without_public_data(width, config.embedding_size)
+    images = load_public_images(config)
+    if images is None:
+        return nothing
+    samples = torch.from_numpy(np.array(model.reduce(images, "the public images")))
+    features = Classifier(model.tail, nothing).frozen_features(samples)
+    return measure(features, config.public_data, config.embedding_size)
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device = 'cuda': no CUDA device is available; use 'auto' or 'cpu'")
+    return name

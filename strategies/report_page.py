@@ -1,0 +1,222 @@
+"""What a report says, and its page: one HTML file, readable on a phone and in the dark.
+
+The page runs no script and loads nothing.
+"""
+
+import dataclasses
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strategies.report_plots import Chart, svg
+
+Row = Mapping[str, Any]
+HEADINGS = (
+    ("", "method"),
+    ("accuracy", "mean %"),
+    ("accuracy per", "cluster %"),
+    ("", "ARI"),
+    ("epsilon", "outside"),
+    ("epsilon", "server"),
+    ("epsilon of the", "real cohort"),
+    ("", "delta"),
+    ("", "rounds"),
+    ("", "seconds"),
+)
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --ground: #ffffff; --line: #c9ced6;
+  --soft: #f2f4f7; --link: #0b57a4; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7eb; --ground: #14171b; --line: #434a54; --soft: #20252b; --link: #8ec2ff; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; color: var(--ink); background: var(--ground);
+  font: 1rem/1.5 system-ui, sans-serif; }
+main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
+h1, h2, h3, p, li { overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.25; }
+h2 { font-size: 1.25rem; margin-top: 2.5rem; }
+h3 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
+.scroll { overflow-x: auto; }
+.scroll:focus-visible, summary:focus-visible { outline: 2px solid var(--link); }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding-bottom: .5rem; }
+th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
+  vertical-align: bottom; }
+td { white-space: nowrap; }
+thead th { background: var(--soft); }
+th[scope=row], thead th:first-child { text-align: left; position: sticky; left: 0;
+  max-width: 12rem; overflow-wrap: anywhere; }
+th[scope=row] { background: var(--ground); font-weight: 600; }
+.settings td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+.settings thead th { text-align: left; }
+figure { margin: 0; max-width: 34rem; }
+figure svg { display: block; width: 100%; height: auto; }
+figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
+figure svg text { font-family: system-ui, sans-serif !important; }
+figcaption { font-size: .9rem; overflow-wrap: anywhere; }
+summary { cursor: pointer; color: var(--link); padding: .6rem 0; }
+"""
+
+
+def cells(row: Row) -> list[str]:
+    """A result as text, in the order of ``HEADINGS``."""
+    per_cluster = row.get("accuracy_per_cluster") or [None]
+    return [
+        row["method"],
+        _number(row.get("accuracy_mean"), ".1f", 100),
+        " / ".join(_number(value, ".1f", 100) for value in per_cluster),
+        _number(row.get("ari"), ".3f"),
+        _number(row.get("epsilon_outside")),
+        _number(row.get("epsilon_server")),
+        _number(row.get("epsilon_real_cohort")),
+        _number(row.get("delta")),
+        _number(row.get("rounds"), ".0f"),
+        _number(row.get("seconds"), ".1f"),
+    ]
+
+
+def _number(value: float | str | None, digits: str = ".3g", scale: float = 1.0) -> str:
+    return "-" if value is None else f"{scale * float(value):{digits}}"
+
+
+def sentences(summary: Sequence[Row]) -> list[str]:
+    """What the numbers do and do not claim; names the methods where it does not hold for all."""
+    if not summary:
+        return ["not finished: no round has been recorded yet"]
+    holds_for: dict[str, list[str]] = {}
+    for row in summary:
+        for sentence in dict.fromkeys(_sentences_of(row)):
+            holds_for.setdefault(sentence, []).append(row["method"])
+    said = [
+        sentence if len(methods) == len(summary) else f"{', '.join(methods)}: {sentence}"
+        for sentence, methods in holds_for.items()
+    ]
+    if any(row.get("epsilon_outside") is not None for row in summary):
+        said.append(
+            "Each epsilon is for one method alone; comparing methods on the same clients, and "
+            "tuning on them, is not accounted."
+        )
+    return said
+
+
+def _sentences_of(row: Row) -> list[str]:
+    said = []
+    if row.get("finished") is False:
+        said.append("not finished: the last recorded values")
+    cohort, outside = row.get("noise_cohort_size"), row.get("epsilon_outside")
+    if cohort is not None and outside is not None:
+        said.append(
+            f"epsilon = {_number(outside)} if {float(cohort):,.0f} clients took part in every "
+            f"round; with the clients of this run: epsilon = "
+            f"{_number(row.get('epsilon_real_cohort'))}."
+        )
+    if row.get("seeded"):
+        said.append("seeded simulation: no guarantee")
+    if row.get("private") is False:
+        said.append("no privacy: no noise was added, so there is no epsilon")
+    if row.get("public_data"):
+        said.append(f"public data: {row['public_data']}")
+    return said + [str(note) for note in row.get("notes") or []]
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a page says; all of it plain text, escaped here and nowhere else.
+
+    Attributes
+    ----------
+    title, lead : str
+        Heading, and the paragraph that sums the page up.
+    summary : sequence
+        A result a method, as in summary.json.
+    charts : sequence of Chart
+    settings : mapping
+        Run to its settings; one run or several.
+    """
+
+    title: str
+    lead: str
+    summary: Sequence[Row]
+    charts: Sequence[Chart]
+    settings: Mapping[str, Mapping[str, str]]
+
+
+def page(content: Content) -> str:
+    """The complete HTML document."""
+    title = html.escape(content.title)
+    headings = [" ".join(filter(None, heading)) for heading in HEADINGS]
+    results = _table("Results, one row a method", headings, list(map(cells, content.summary)))
+    items = "\n".join(f"<li>{html.escape(said)}</li>" for said in sentences(content.summary))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p>{html.escape(content.lead)}</p>
+<h2>Results</h2>
+{results}
+<h2>Privacy and notes</h2>
+{f"<ul>{items}</ul>" if items else "<p>None.</p>"}
+<h2>Charts</h2>
+{"".join(map(_figure, content.charts)) or "<p>Nothing has been measured yet.</p>"}
+<h2>Settings</h2>
+{_settings(content.settings)}
+</main>
+</body>
+</html>
+"""
+
+
+def _figure(chart: Chart) -> str:
+    """A chart, what it shows in words, and its numbers."""
+    numbers = _table(f"{chart.axis}, by round", ["round", *chart.series], chart.table())
+    return f"""<h3>{html.escape(chart.title)}</h3>
+<figure>
+{svg(chart)}
+<figcaption>{html.escape(chart.description)}</figcaption>
+</figure>
+<details>
+<summary>The numbers of this chart: {html.escape(chart.axis)}</summary>
+{numbers}
+</details>
+"""
+
+
+def _settings(settings: Mapping[str, Mapping[str, str]]) -> str:
+    """A row a key, a column a run."""
+    keys = dict.fromkeys(key for values in settings.values() for key in values)
+    if not keys:
+        return "<p>No settings were recorded (no config.toml).</p>"
+    rows = [[key, *(values.get(key, "-") for values in settings.values())] for key in keys]
+    headings = ["setting", *(settings if len(settings) > 1 else ["value"])]
+    return _table("Settings, as resolved at the start", headings, rows, kind="settings")
+
+
+def _table(
+    caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "numbers"
+) -> str:
+    """A table that scrolls by itself, by touch and by keyboard."""
+    caption = html.escape(caption)
+    head = "".join(f'<th scope="col">{html.escape(heading)}</th>' for heading in headings)
+    body = "\n".join(
+        f'<tr><th scope="row">{html.escape(first)}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return f"""<div class="scroll" role="region" aria-label="{caption}" tabindex="0">
+<table class="{kind}">
+<caption>{caption}</caption>
+<thead><tr>{head}</tr></thead>
+<tbody>
+{body}
+</tbody>
+</table>
+</div>"""
