@@ -8,10 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import strategies
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+
+import strategies
 from strategies.wire import QUERY_CLIENTS
 
 APPS = {"pina": "pina_app"}

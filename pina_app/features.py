@@ -90,7 +90,14 @@ def _compute(tail: Tail, images: Images, what: str) -> NDArray[np.float32]:
         if now - reported > 10:
             done = min(first + _BATCH, len(images))
             left = (now - started) / done * (len(images) - done)
-            log(INFO, "features of %s: %d of %d images, %.0f s left", what, done, len(images), left)
+            log(
+                INFO,
+                "[fedclusters] features of %s: %d of %d images, %.0f s left",
+                what,
+                done,
+                len(images),
+                left,
+            )
             reported = now
     samples: NDArray[np.float32] = np.concatenate(parts).astype(np.float32)
     return samples

@@ -17,7 +17,7 @@ from strategies import wire
 from strategies.clustered import Aggregation, ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.pina import PINA
-from strategies.privacy.calibration import calibrate
+from strategies.privacy.calibration import Event, calibrate
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, Stage, default_delta, plan_privacy
 from strategies.randomness import stream
@@ -60,10 +60,12 @@ def _with_sketches(config: PinaConfig, plan: PrivacyPlan) -> PrivacyPlan:
         z = 0.0
     elif z is None and config.epsilon is not None:
         delta = default_delta(config.clients)
-        z = calibrate(lambda value: [Stage(value, 1.0, 1, 1.0).event], config.epsilon, delta)
+        z = calibrate(lambda value: [Event(value)], config.epsilon, delta)
     elif z is None:
         z = config.noise_multiplier or 0.0
-    sketches = Stage(z, config.init_q, config.init_rounds, 1.0)
+    sketches = Stage(
+        z, config.init_q, config.init_rounds, config.init_q * config.clients, noise_scale=1.0
+    )
     return dataclasses.replace(plan, init=sketches, epsilon_outside=None, epsilon_server=None)
 
 

@@ -14,6 +14,14 @@ from pina_app.results import epsilons
 from strategies.checkpoint import RunDirectory
 from strategies.clustered import ClusteredStrategy
 
+MARK = "[fedclusters]"
+"""Starts every line that is meant for a person who follows a run."""
+
+
+def say(message: str, *values: object) -> None:
+    """Tell the progress of a run; ``python -m pina_app`` shows these lines and warnings only."""
+    log(INFO, f"{MARK} {message}", *values)
+
 
 class Rounds:
     """Commits the rounds of one strategy; ``commit`` is Flower's ``evaluate_fn``."""
@@ -52,7 +60,7 @@ class Rounds:
             line["unusable"] = strategy.unusable
         self.directory.commit_round(strategy.name, strategy.state(), line)
         eta = (now - self.started) / server_round * (strategy.total_rounds - strategy.round)
-        log(INFO, "%s", progress(line, strategy.total_rounds, eta))
+        say("%s", progress(line, strategy.total_rounds, eta))
         self.last = now
         return None
 

@@ -1,17 +1,15 @@
 """ServerApp: runs the configured methods one after another and writes the run directory."""
 
-from logging import INFO
 from pathlib import Path
 
 from flwr.app import Context
-from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from pina_app import results
+from pina_app import preflight, results
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig, from_run_config
 from pina_app.methods import create_strategy, initial_models
-from pina_app.rounds import Rounds
+from pina_app.rounds import Rounds, say
 from pina_app.sources import number_of_classes
 from pina_app.task import frozen_model, public_statistics
 from strategies import wire
@@ -32,7 +30,8 @@ def main(grid: Grid, context: Context) -> None:
         path = path / str(context.run_id)
     directory = RunDirectory(path)
     try:
-        log(INFO, "run directory: %s", path)
+        say("run directory: %s", path)
+        preflight.check(config)
         results.write_config(path, config)
         statistics = public_statistics(config)
         results.save_statistics(path, statistics)
@@ -41,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
             run_method(grid, config, directory, method, statistics, classifier)
             table = write_report(path)
         for line in table.splitlines():
-            log(INFO, "%s", line)
+            say("%s", line)
     finally:
         directory.close()
 
@@ -60,7 +59,7 @@ def run_method(
     strategy = create_strategy(config, method, statistics, directory.ledger_path)
     if state is not None:
         arrays = strategy.load_state(state)
-        log(INFO, "%s resumes after round %d", method, strategy.completed)
+        say("%s resumes after round %d", method, strategy.completed)
     else:
         classes = number_of_classes(config)
         strategy.models = initial_models(config, method, statistics.mean.size, classes)
@@ -78,6 +77,6 @@ def run_method(
             )
         except BudgetExhaustedError as error:
             stopped = f"stopped early: {error}"
-            log(INFO, "%s", stopped)
+            say("%s", stopped)
     results.save_models(directory.path, method, strategy, classifier)
     results.summarise(config, directory, strategy, statistics, stopped)

@@ -55,8 +55,8 @@ def load_public_images(config: PinaConfig) -> Images | None:
     return images(np.arange(count))
 
 
-def load_device_data(path: str) -> tuple[Images, Labels]:
-    """Images ``x`` and labels ``y`` of one device's own ``.npz`` file.
+def read_images(path: str) -> tuple[Images, Labels | None]:
+    """Images ``x`` and, if there are any, labels ``y`` of one ``.npz`` file.
 
     Raises
     ------
@@ -64,10 +64,12 @@ def load_device_data(path: str) -> tuple[Images, Labels]:
         If the file is missing or not of that form.
     """
     fields = _read_npz(path, "data")
-    if not {"x", "y"} <= fields.keys():
-        raise ValueError(f"data = {path!r}: needs arrays x (images, uint8) and y (labels)")
-    images, labels = fields["x"], fields["y"]
+    if "x" not in fields:
+        raise ValueError(f"data = {path!r}: needs an array x (images, uint8)")
+    images, labels = fields["x"], fields.get("y")
     _check_images(images, path, "data")
+    if labels is None:
+        return images, None
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         raise ValueError(f"data = {path!r}: y must hold one integer label for each image")
     return images, labels.astype(np.int64)

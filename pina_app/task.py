@@ -13,7 +13,7 @@ from pina_app.config import PinaConfig
 from pina_app.datasets import Federation, load_federation
 from pina_app.features import reduce_images
 from pina_app.model import create_backbone, weights_key
-from pina_app.sources import Images, load_device_data, load_public_images
+from pina_app.sources import Images, load_public_images, read_images
 from pina_app.tails import Tail, create_tail
 from strategies.clustering.public_statistics import PublicStatistics, measure, without_public_data
 
@@ -83,7 +83,9 @@ def device_client(config: PinaConfig, path: str, classes: int) -> ClientData:
     ValueError
         If the file is unusable or a label is outside the model's classes.
     """
-    images, labels = load_device_data(path)
+    images, labels = read_images(path)
+    if labels is None:
+        raise ValueError(f"data = {path!r}: needs labels y")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"data = {path!r}: {LABELS_OUTSIDE} (0 to {classes - 1})")
     samples = frozen_model(config).reduce(images, "this device's images")

@@ -28,6 +28,20 @@ def write_atomically(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
+def checkpoint_path(run_dir: Path, method: str) -> Path:
+    """File of a method's last committed round."""
+    return run_dir / f"checkpoint-{method}.npz"
+
+
+def read_state(run_dir: Path, method: str) -> State | None:
+    """State of a method's last committed round, or None."""
+    path = checkpoint_path(run_dir, method)
+    if not path.exists():
+        return None
+    with np.load(path) as file:
+        return {key: file[key] for key in file.files}
+
+
 class RunDirectory:
     """The directory of one run, locked against a second writer while it is open.
 
@@ -73,7 +87,7 @@ class RunDirectory:
         run_record.append(self.rounds_path, line)
         buffer = io.BytesIO()
         np.savez(buffer, **state)  # type: ignore[arg-type]
-        write_atomically(self._checkpoint_path(method), buffer.getvalue())
+        write_atomically(checkpoint_path(self.path, method), buffer.getvalue())
 
     def restore(self, method: str, *, replay: bool) -> State | None:
         """Last committed state of a method, or None; drops what lies beyond it.
@@ -86,11 +100,7 @@ class RunDirectory:
             its release is one and the same and leaves the ledger. Otherwise it stays there as
             spent, for it may have been used.
         """
-        path = self._checkpoint_path(method)
-        state: State | None = None
-        if path.exists():
-            with np.load(path) as file:
-                state = {key: file[key] for key in file.files}
+        state = read_state(self.path, method)
         completed = int(state["round"]) if state is not None else 0
         run_record.truncate(self.rounds_path, method, completed)
         if replay:
@@ -98,6 +108,3 @@ class RunDirectory:
         else:
             run_record.drop_cut_line(self.ledger_path)
         return state
-
-    def _checkpoint_path(self, method: str) -> Path:
-        return self.path / f"checkpoint-{method}.npz"

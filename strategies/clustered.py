@@ -312,9 +312,8 @@ class ClusteredStrategy(Strategy):
         noise_std: float,
     ) -> None:
         """Apply a released sum to the cluster models."""
-        cohort = self.plan.train.sampling * self.clients
         updates, self.skipped = self.aggregation.updates(
-            sums, counts, cohort, noise_std, request.round
+            sums, counts, self.plan.train.cohort, noise_std, request.round
         )
         if self.aggregation.server_momentum > 0:
             if self._momentum is not None:
@@ -374,9 +373,7 @@ class ClusteredStrategy(Strategy):
         }
         if self._momentum is not None:
             state["momentum"] = self._momentum
-        for index, model in enumerate(self.models):
-            for name, values in model.items():
-                state[f"models/{index}/{name}"] = values
+        state.update(wire.models_as_state(self.models))
         return state
 
     def load_state(self, state: dict[str, NDArray[np.generic]]) -> ArrayRecord:
@@ -385,10 +382,5 @@ class ClusteredStrategy(Strategy):
         self._participations = np.array(state["participations"], dtype=np.int64)
         if "momentum" in state:
             self._momentum = np.array(state["momentum"], dtype=np.float64)
-        models: list[wire.Model] = [{} for _ in range(self.clusters)]
-        for key, values in state.items():
-            if key.startswith("models/"):
-                _, index, name = key.split("/", 2)
-                models[int(index)][name] = np.array(values, dtype=np.float32)
-        self.models = models
-        return wire.pack_models(models)
+        self.models = wire.models_in(state)
+        return wire.pack_models(self.models)

@@ -128,7 +128,7 @@ class PINA(ClusteredStrategy):
             super().use(request, sums, counts, noise_std)
             return
         rng = stream(self.seed, "prototypes", request.round)
-        cohort = self.stage(request.phase).sampling * self.clients
+        cohort = self.stage(request.phase).cohort
         if request.phase == "mean":
             mean = sums[0] / cohort
             count = secure_kmeans.number_of_prototypes(self.clusters)

@@ -88,7 +88,7 @@ def _read_json(path: Path, mend: str) -> list[dict[str, Any]]:
     for number, entry in enumerate(entries, start=1):
         try:
             _check(entry, with_round=path.suffix == ".jsonl")
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             raise ReportError(f"{path}: entry {number}: {error}; {mend}") from None
     return [_printable(entry) for entry in entries]
 
@@ -103,8 +103,10 @@ def _check(entry: Any, with_round: bool) -> None:
     if not isinstance(per_cluster, list | None) or not isinstance(notes, list | None):
         raise ValueError("accuracy_per_cluster and notes must be lists or null")
     for value in [*(entry.get(key) for key in NUMBERS), *(per_cluster or [])]:
-        if value is not None:
-            float(value)
+        try:
+            float(0 if value is None else value)
+        except (ValueError, TypeError):
+            raise ValueError(f"{value!r} is not a number") from None
 
 
 def _printable(value: Any) -> Any:
@@ -123,8 +125,8 @@ def _so_far(lines: Sequence[Row], config: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"method": lines[0]["method"], "finished": False}
     for key in LATEST:
         row[key] = next((li[key] for li in reversed(lines) if li.get(key) is not None), None)
-    cohort = config.get("noise-cohort-size", "none")
-    row["noise_cohort_size"] = None if cohort == "none" else cohort
+    cohort = config.get("noise-cohort-size")
+    row["noise_cohort_size"] = cohort if isinstance(cohort, int) else None
     row["seeded"] = config.get("simulation") is True and config.get("seed", "none") != "none"
     row["private"] = config.get("private")
     row["public_data"] = config.get("public-data")

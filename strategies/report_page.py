@@ -46,7 +46,7 @@ th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align
 td { white-space: nowrap; }
 thead th { background: var(--soft); }
 th[scope=row], thead th:first-child { text-align: left; position: sticky; left: 0;
-  max-width: 12rem; overflow-wrap: anywhere; }
+  max-width: 11rem; overflow-wrap: break-word; }
 th[scope=row] { background: var(--ground); font-weight: 600; }
 .settings td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .settings thead th { text-align: left; }
@@ -54,7 +54,6 @@ figure { margin: 0; max-width: 34rem; }
 figure svg { display: block; width: 100%; height: auto; }
 figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
 figure svg text { font-family: system-ui, sans-serif !important; }
-figcaption { font-size: .9rem; overflow-wrap: anywhere; }
 summary { cursor: pointer; color: var(--link); padding: .6rem 0; }
 """
 
@@ -175,15 +174,14 @@ def page(content: Content) -> str:
 
 
 def _figure(chart: Chart) -> str:
-    """A chart, what it shows in words, and its numbers."""
+    """A chart and its numbers."""
     numbers = _table(f"{chart.axis}, by round", ["round", *chart.series], chart.table())
     return f"""<h3>{html.escape(chart.title)}</h3>
 <figure>
 {svg(chart)}
-<figcaption>{html.escape(chart.description)}</figcaption>
 </figure>
 <details>
-<summary>The numbers of this chart: {html.escape(chart.axis)}</summary>
+<summary>The numbers: {html.escape(chart.axis)}</summary>
 {numbers}
 </details>
 """

@@ -38,6 +38,8 @@ class Chart:
         Format of a value in text, such as ".1f".
     series : dict
         Method to (round, value) pairs, in order, without gaps and infinities.
+    methods : list of str
+        All methods of the report; a method looks the same in each of its charts.
     """
 
     key: str
@@ -45,6 +47,7 @@ class Chart:
     axis: str
     digits: str
     series: dict[str, list[tuple[int, float]]]
+    methods: list[str]
 
     @property
     def description(self) -> str:
@@ -68,12 +71,13 @@ class Chart:
 def charts(lines: Iterable[Mapping[str, Any]]) -> list[Chart]:
     """Charts of a run record; a quantity that was never measured has none."""
     lines = list(lines)
+    methods = list(dict.fromkeys(line["method"] for line in lines))
     accuracy, ari = _series(lines, "accuracy_mean", 100), _series(lines, "ari")
     epsilon = _series(lines, "epsilon_outside")
     drawn = [
-        Chart("accuracy", "Accuracy", "mean accuracy in %", ".1f", accuracy),
-        Chart("ari", "Clustering", "adjusted Rand index (ARI)", ".3f", ari),
-        Chart("epsilon", "Privacy loss, as seen from outside", "epsilon outside", ".3g", epsilon),
+        Chart("accuracy", "Accuracy", "mean accuracy in %", ".1f", accuracy, methods),
+        Chart("ari", "Clustering", "adjusted Rand index (ARI)", ".3f", ari, methods),
+        Chart("epsilon", "Privacy loss to outsiders", "epsilon outside", ".3g", epsilon, methods),
     ]
     return [chart for chart in drawn if chart.series]
 
@@ -107,12 +111,13 @@ def svg(chart: Chart) -> str:
 def figure(chart: Chart) -> Figure:
     """Draw a chart; method names are printed as they are, never read as formulas."""
     labels = [_short(method) for method in chart.series]
-    columns = 1 if max(map(len, labels)) > 14 else min(3, len(labels))
+    columns = min(len(labels), max(1, 36 // (max(map(len, labels)) + 4)))
     height = 3.0 + 0.2 * math.ceil(len(labels) / columns)
     drawing = Figure(figsize=(WIDTH_IN, height), layout="constrained")
     axes = drawing.add_subplot()
     handles = []
-    for index, points in enumerate(chart.series.values()):
+    for method, points in chart.series.items():
+        index = chart.methods.index(method)
         step = max(1, len(points) // 8)
         handles += axes.plot(
             *zip(*points, strict=True),
@@ -138,7 +143,7 @@ def figure(chart: Chart) -> Figure:
         loc="outside lower center",
         ncols=columns,
         frameon=False,
-        handlelength=3.5,
+        handlelength=3,
         labelcolor=INK,
     )
     for text in legend.get_texts():

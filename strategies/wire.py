@@ -7,6 +7,7 @@ the protected vector, alone. Only in a run without privacy, ``unusable`` may nam
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -71,15 +72,30 @@ class RoundRequest:
         return Slots(self.clusters, self.width, self.threshold, self.kappa)
 
 
+def models_as_state(
+    models: Sequence[Mapping[str, NDArray[np.floating]]],
+) -> dict[str, NDArray[np.float32]]:
+    """All cluster models in one mapping with keys ``cluster-0/NAME``."""
+    return {
+        f"cluster-{index}/{name}": np.asarray(values, dtype=np.float32)
+        for index, model in enumerate(models)
+        for name, values in model.items()
+    }
+
+
+def models_in(state: Mapping[str, NDArray[Any]]) -> list[Model]:
+    """Inverse of ``models_as_state``; other keys are passed over."""
+    models: dict[int, Model] = {}
+    for key, values in state.items():
+        prefix, _, name = key.partition("/")
+        if prefix.startswith("cluster-") and name:
+            models.setdefault(int(prefix.removeprefix("cluster-")), {})[name] = values
+    return [models[index] for index in sorted(models)]
+
+
 def pack_models(models: Sequence[Mapping[str, NDArray[np.floating]]]) -> ArrayRecord:
-    """All cluster models as one ArrayRecord with keys ``cluster-0/NAME``."""
-    return ArrayRecord(
-        {
-            f"cluster-{index}/{name}": Array(np.asarray(values, dtype=np.float32))
-            for index, model in enumerate(models)
-            for name, values in model.items()
-        }
-    )
+    """All cluster models as one ArrayRecord."""
+    return ArrayRecord({key: Array(values) for key, values in models_as_state(models).items()})
 
 
 def unpack_models(record: ArrayRecord) -> list[Model]:
@@ -90,17 +106,13 @@ def unpack_models(record: ArrayRecord) -> list[Model]:
     ValueError
         If a key has no ``cluster-N/`` prefix or the clusters' arrays differ in name or shape.
     """
-    models: dict[int, Model] = {}
-    for key, array in record.items():
-        prefix, _, name = key.partition("/")
-        if not prefix.startswith("cluster-") or not name:
-            raise ValueError(f"array {key!r}: the name must be cluster-N/NAME; use pack_models()")
-        models.setdefault(int(prefix.removeprefix("cluster-")), {})[name] = array.numpy()
-    ordered = [models[index] for index in sorted(models)]
-    shapes = [{name: values.shape for name, values in sorted(model.items())} for model in ordered]
+    models = models_in({key: array.numpy() for key, array in record.items()})
+    if sum(len(model) for model in models) != len(record):
+        raise ValueError(f"arrays {list(record)}: names must be cluster-N/NAME; use pack_models()")
+    shapes = [{name: values.shape for name, values in sorted(model.items())} for model in models]
     if any(shape != shapes[0] for shape in shapes):
         raise ValueError("the cluster models differ in the names or shapes of their arrays")
-    return ordered
+    return models
 
 
 def flatten(models: Sequence[Mapping[str, NDArray[np.floating]]]) -> NDArray[np.float64]:

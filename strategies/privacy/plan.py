@@ -29,6 +29,8 @@ class Stage:
         Probability with which a client takes part in one release.
     releases : int
         How many are planned.
+    cohort : float
+        Expected number of clients in one release.
     noise_scale : float
         Noise really added over noise assumed: expected cohort over simulated cohort, or 1.
     """
@@ -36,6 +38,7 @@ class Stage:
     noise_multiplier: float
     sampling: float
     releases: int
+    cohort: float
     noise_scale: float
 
     @property
@@ -142,7 +145,7 @@ def plan_privacy(
     def stage(z: float, probability: float, releases: int) -> Stage:
         cohort = probability * clients
         scale = 1.0 if noise_cohort_size is None else cohort / noise_cohort_size
-        return Stage(z, probability, releases, scale)
+        return Stage(z, probability, releases, cohort, scale)
 
     def init_stage(z: float) -> Stage | None:
         return stage(z, init_sampling, init_releases) if init_releases else None
