@@ -1,6 +1,7 @@
 """Command line: ``python -m pina_app run | resume | plan | predict``."""
 
 import argparse
+import shutil
 import sys
 import tomllib
 from datetime import datetime
@@ -128,7 +129,12 @@ def _submit(config: PinaConfig, run_dir: Path, *, resume: bool, verbose: bool) -
     directory = RunDirectory(run_dir)  # refuses a directory that is in use
     results.write_config(run_dir, config)
     directory.close()
-    status = submit_and_follow(run_dir / "config.toml", config.nodes, _say, verbose=verbose)
+    try:
+        status = submit_and_follow(run_dir / "config.toml", config.nodes, _say, verbose=verbose)
+    except RuntimeError:
+        if not resume and not directory.rounds_path.exists():
+            shutil.rmtree(run_dir)  # nothing was started: leave nothing behind
+        raise
     _say(f"{status}; results in {run_dir}")
     return 0 if status == "finished:completed" else 1
 

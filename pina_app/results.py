@@ -63,7 +63,6 @@ def privacy_notes(config: PinaConfig, plan: PrivacyPlan, method: str) -> list[st
     )
     if config.simulation and config.seed is not None:
         notes.append("seeded simulation: no guarantee")
-    notes.append("epsilons are per stand-alone run; comparing methods on the same clients adds up")
     return notes
 
 

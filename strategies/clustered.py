@@ -279,8 +279,12 @@ class ClusteredStrategy(Strategy):
         secure_sum = TrustedSum(layout.size, noise)
         self.unusable = []
         for reply in replies:
-            if self._answered(reply):
+            if not self._answered(reply):
+                continue
+            try:
                 secure_sum.add(wire.read_contribution(reply))
+            except ValueError as error:  # of another shape: from another version, say
+                log(WARNING, "round %d: %s; left out", self.round, error)
         release = self._release(request)
         if self.plan.private:
             self.ledger.record(release)

@@ -151,7 +151,8 @@ class PINA(ClusteredStrategy):
             return super().aggregate_train(server_round, replies)
         for reply in replies:
             if self._answered(reply):
-                self._sketches.extend(wire.read_sketches(reply))
+                sketches = wire.read_sketches(reply)
+                self._sketches.extend(sketches[np.isfinite(sketches).all(axis=1)])
         if self.round == self.init_rounds:
             log(WARNING, LORA_SKETCH_WARNING)
             rng = stream(self.seed, "sketch-kmeans")

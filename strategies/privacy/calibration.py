@@ -6,6 +6,7 @@ with all its data is added or removed. Opacus imports torch, so it is imported o
 """
 
 import dataclasses
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +42,10 @@ class Event:
 @lru_cache(maxsize=4096)
 def _renyi(event: Event) -> NDArray[np.float64]:
     """Renyi divergences of one event at ORDERS."""
+    handlers = logging.root.handlers[:]
     from opacus.accountants.analysis.rdp import compute_rdp
+
+    logging.root.handlers[:] = handlers  # importing Opacus configures the root logger
 
     z = event.noise_multiplier
     if z == 0:

@@ -44,9 +44,17 @@ class TrustedSum:
         self._rng = rng
 
     def add(self, contribution: NDArray[np.int64]) -> None:
-        """Add one vector; raises ValueError for another shape or dtype, or after a release."""
+        """Add one vector.
+
+        Raises
+        ------
+        ValueError
+            If it has another shape or dtype.
+        RuntimeError
+            After the release.
+        """
         if self._total is None:
-            raise ValueError("this secure sum has already been released")
+            raise RuntimeError("this secure sum has already been released")
         if contribution.shape != self._total.shape or contribution.dtype != np.int64:
             raise ValueError(
                 f"contribution of shape {contribution.shape} and dtype {contribution.dtype}: "
@@ -57,7 +65,7 @@ class TrustedSum:
     def release(self, noise_multiplier: float, sensitivity: float) -> NDArray[np.float64]:
         """Add Gaussian noise of ``noise_multiplier * sensitivity`` and reveal the sum."""
         if self._total is None:
-            raise ValueError("this secure sum has already been released")
+            raise RuntimeError("this secure sum has already been released")
         total, self._total = self._total, None
         if noise_multiplier > 0:
             total += gaussian_on_grid(total.size, noise_multiplier, self._rng)

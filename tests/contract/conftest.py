@@ -1,0 +1,178 @@
+"""One tiny problem for every strategy: clients with linear updates, without torch or an app."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from strategies import wire
+from strategies.assignment import nearest_prototype
+from strategies.clients import clients_of_partition
+from strategies.clustered import Aggregation, ClusteredStrategy
+from strategies.clustering.sketch import sketch
+from strategies.pina import PINA
+from strategies.privacy.ledger import Ledger
+from strategies.privacy.plan import PrivacyPlan, plan_privacy
+from strategies.randomness import stream
+from tests.grid import InProcessGrid
+
+CLIENTS, WIDTH, NODES = 24, 12, 4
+KINDS = ("fedavg", "oracle", "pina", "pina-sketch", "pina-random")
+
+
+@dataclasses.dataclass
+class Problem:
+    """Client k pulls its model towards ``targets[k]``; even and odd clients have two targets.
+
+    ``broken`` clients fail: "nan" sends a NaN update, "raise" raises on its node.
+    """
+
+    seed: int = 0
+    clients: int = CLIENTS
+    broken: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(5)
+        centres = np.array([np.full(WIDTH, 1.0), np.full(WIDTH, 0.0)])
+        self.groups = np.arange(self.clients) % 2
+        self.targets = centres[self.groups] + 0.1 * rng.standard_normal((self.clients, WIDTH))
+        # Several numbers for each client that leave a trace if they were ever sent.
+        self.secrets = rng.uniform(1e6, 2e6, self.clients)
+
+    def update(self, client: int, model: wire.Model) -> np.ndarray:
+        """One step towards the client's target, flattened in the order of names."""
+        if self.broken.get(client) == "nan":
+            return np.full(WIDTH, np.nan)
+        return 0.5 * (self.targets[client] - wire.flatten([model])[0])
+
+    def embedding(self, client: int) -> np.ndarray:
+        """Direction of the client's target, in the unit ball."""
+        target = self.targets[client]
+        return target / max(1.0, np.linalg.norm(target))
+
+    def client_app(self, message: Message, context: Context) -> Message:
+        """A ClientApp by hand: answers queries and training requests."""
+        if message.metadata.message_type.startswith("query"):
+            partition = int(context.node_config["partition-id"])
+            nodes = int(context.node_config["num-partitions"])
+            hosted = clients_of_partition(partition, -(-self.clients // nodes), self.clients)
+            return Message(content=wire.hosted_content(hosted, nodes), reply_to=message)
+        request, ids, models, prototypes = wire.read_round(message.content)
+        return Message(content=self.answer(request, ids, models, prototypes), reply_to=message)
+
+    def answer(
+        self,
+        request: wire.RoundRequest,
+        ids: list[int],
+        models: list[wire.Model],
+        prototypes: np.ndarray | None,
+    ) -> RecordDict:
+        """What a node replies."""
+        if any(self.broken.get(client) == "raise" for client in ids):
+            raise RuntimeError(f"client data: {self.secrets[ids[0]]}")
+        if request.phase == "sketch":
+            rows = []
+            for client in ids:
+                rng = stream(self.seed, "sketch", client)
+                update = self.update(client, models[0])[: WIDTH - 4]  # array "b"
+                rows.append(sketch(update, request.threshold, request.noise_multiplier, rng))
+            return wire.sketch_reply(np.array(rows))
+        if request.phase in ("mean", "lloyd"):
+            updates = np.array([self.embedding(client) for client in ids])
+            chosen = np.zeros(len(ids), dtype=int)
+            if request.phase == "lloyd":
+                assert prototypes is not None
+                chosen = nearest_prototype(updates, prototypes)
+        else:
+            chosen = np.array([self.choose(request, k, models, prototypes) for k in ids])
+            updates = np.array(
+                [self.update(k, models[c]) for k, c in zip(ids, chosen, strict=True)]
+            )
+        total, finite = request.layout.encode(updates, chosen)
+        unusable = (
+            [] if request.private else [k for k, good in zip(ids, finite, strict=True) if not good]
+        )
+        return wire.contribution(total, unusable)
+
+    def choose(
+        self,
+        request: wire.RoundRequest,
+        client: int,
+        models: list[wire.Model],
+        prototypes: np.ndarray | None,
+    ) -> int:
+        """Cluster of a client; the loss is the distance to its target."""
+        if request.assignment == "single":
+            return 0
+        if request.assignment == "oracle":
+            return int(self.groups[client])
+        if request.assignment == "prototype":
+            assert prototypes is not None
+            return int(nearest_prototype(self.embedding(client)[None], prototypes)[0])
+        distances = np.linalg.norm(wire.flatten(models) - self.targets[client], axis=1)
+        return int(np.argmin(distances))
+
+
+def make_plan(kind: str, **changes: object) -> PrivacyPlan:
+    """Plan of a strategy kind; keyword arguments of ``plan_privacy`` override."""
+    values: dict[str, object] = {
+        "clients": CLIENTS,
+        "sampling": 1.0,
+        "rounds": 4,
+        "init_releases": {"pina": 3, "pina-sketch": 1}.get(kind, 0),
+        "noise_multiplier": 1.0,
+    }
+    return plan_privacy(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def make_strategy(
+    kind: str, plan: PrivacyPlan, aggregation: Aggregation | None = None, **options: object
+) -> ClusteredStrategy:
+    """A strategy of each kind on the tiny problem."""
+    ledger = options.pop("ledger", None) or Ledger(None, kind, plan.delta, plan.budget)
+    common: dict[str, object] = {
+        "name": kind,
+        "clients": CLIENTS,
+        "clusters": 1 if kind == "fedavg" else 2,
+        "plan": plan,
+        "aggregation": aggregation
+        or Aggregation(threshold=2.0, rescale="none" if kind == "fedavg" else "count"),
+        "ledger": ledger,
+        "seed": 0,
+        **options,
+    }
+    if kind == "fedavg":
+        return ClusteredStrategy(assignment="single", **common)  # type: ignore[arg-type]
+    if kind == "oracle":
+        return ClusteredStrategy(assignment="oracle", **common)  # type: ignore[arg-type]
+    init = {"pina": "secure-kmeans", "pina-sketch": "lora-sketch", "pina-random": "random"}[kind]
+    return PINA(init=init, embedding_size=WIDTH, prototype_rounds=2, sketch_array="b", **common)
+
+
+def start_models(clusters: int) -> list[wire.Model]:
+    """Models of two arrays; cluster models differ a little, so that losses can tell them apart."""
+    rng = np.random.default_rng(11)
+    return [
+        {
+            "b": (0.01 * rng.standard_normal(WIDTH - 4)).astype(np.float32),
+            "head": (0.01 * rng.standard_normal((2, 2))).astype(np.float32),
+        }
+        for _ in range(clusters)
+    ]
+
+
+def run(
+    strategy: ClusteredStrategy, problem: Problem, grid: InProcessGrid | None = None
+) -> tuple[np.ndarray, InProcessGrid]:
+    """Run to the end; returns the final models (C, D) and the grid."""
+    grid = grid or InProcessGrid(problem.client_app, NODES)
+    arrays = wire.pack_models(start_models(strategy.clusters))
+    strategy.start(grid, arrays, num_rounds=strategy.remaining_rounds)
+    return wire.flatten(strategy.models), grid
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Every strategy in turn."""
+    return str(request.param)
