@@ -17,8 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
-    except (ValueError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, RuntimeError, OSError) as error:
+        print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it holds
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

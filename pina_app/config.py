@@ -60,7 +60,7 @@ class PinaConfig:
     init: str = "secure-kmeans"
     init_rounds: int = 7
     init_q: float = 1.0
-    embedding_size: int = 32
+    embedding_size: int = 64
     prototype_rounds: int = 10
     hysteresis: float = 0.3
     rounds: int = 40
@@ -184,7 +184,7 @@ class PinaConfig:
                 "epsilon = 'none': a private run needs epsilon or noise-multiplier",
             ),
             (
-                digits != (self.model == "digits-vit") and self.weights == "digits",
+                self.weights == "digits" and not (digits and self.model == "digits-vit"),
                 f"weights = 'digits': fit dataset = 'digits' with model = 'digits-vit', not "
                 f"{self.dataset!r} with {self.model!r}",
             ),

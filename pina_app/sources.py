@@ -8,6 +8,7 @@ one after another in ``jpeg_train`` cut at ``offsets_train`` (and the same for t
 import dataclasses
 import io
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,9 +104,12 @@ def _read_npz(path: str, key: str) -> dict[str, NDArray[Any]]:
     if not file.is_file():
         raise ValueError(f"{key} = {path!r}: no such file")
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array")
+        with archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"{key} = {path!r}: not a readable .npz file, perhaps truncated ({error})"
         ) from error
@@ -129,14 +133,10 @@ def _npz_source(path: str) -> Source:
                 f"dataset = {path!r}: y_{part} has the label {outside}; with {classes} classes "
                 f"labels must be 0 to {classes - 1}, each present in y_train"
             )
-    return Source(
-        train_images,
-        labels["train"],
-        test_images,
-        labels["test"],
-        fields.get("writer_train"),
-        classes,
-    )
+    writers = fields.get("writer_train")
+    if writers is not None and writers.shape != (train_count,):
+        raise ValueError(f"dataset = {path!r}: writer_train must name {train_count} writers")
+    return Source(train_images, labels["train"], test_images, labels["test"], writers, classes)
 
 
 def _npz_images(
@@ -149,9 +149,16 @@ def _npz_images(
         return lambda index: images[index], len(images)
     if {f"jpeg_{part}", f"offsets_{part}"} <= fields.keys():
         encoded, offsets = fields[f"jpeg_{part}"], fields[f"offsets_{part}"]
-        if encoded.dtype != np.uint8 or offsets.ndim != 1 or offsets[-1] > len(encoded):
+        cuts = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 1
+        if (
+            encoded.dtype != np.uint8
+            or not cuts
+            or not 0 <= offsets[0] <= offsets[-1] <= len(encoded)
+            or (offsets[1:] < offsets[:-1]).any()
+        ):
             raise ValueError(
-                f"{key} = {path!r}: jpeg_{part} must be bytes (uint8) that offsets_{part} cuts"
+                f"{key} = {path!r}: jpeg_{part} must be bytes (uint8) that offsets_{part} "
+                "(integers, rising, n + 1 for n >= 1 images) cuts"
             )
         return lambda index: _decode(encoded, offsets, index, path, key), len(offsets) - 1
     raise ValueError(

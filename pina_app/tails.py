@@ -48,8 +48,11 @@ class SplitQKV(nn.Module):
 def add_value_lora(backbone: VisionTransformer) -> nn.Module:
     """Split the last block's qkv and put peft's rank-1 LoRA on its value projection, in place.
 
-    A is drawn from a Gaussian with the public seed and frozen, B starts at zero and is the only
-    parameter that requires a gradient: exactly h numbers (PINA, Section 3.2). Returns the block.
+    A is drawn from a Gaussian of variance 1/h with the public seed and frozen: with unit variance
+    the update of B is an order of magnitude larger than the head's and takes over the clipped
+    update (rotated CIFAR-10 after 17 rounds: FedAvg 46 % instead of 61 %). B starts at zero and is
+    the only parameter that requires a gradient: exactly h numbers (PINA, Section 3.2). Returns the
+    block.
     """
     block = backbone.blocks[-1]
     qkv = getattr(getattr(block, "attn", None), "qkv", None)
@@ -60,7 +63,8 @@ def add_value_lora(backbone: VisionTransformer) -> nn.Module:
     generator = torch.Generator().manual_seed(PUBLIC_SEED)
     parameters = dict(block.named_parameters())
     with torch.no_grad():
-        parameters[_PEFT_A].normal_(generator=generator)
+        lora_a = parameters[_PEFT_A]
+        lora_a.normal_(std=lora_a.numel() ** -0.5, generator=generator)
     for name, parameter in parameters.items():
         parameter.requires_grad_(name == _PEFT_B)
     adapted: nn.Module = block.eval()
@@ -157,7 +161,9 @@ class BlockTail(nn.Module):
         self.backbone = backbone
         self.block = backbone.blocks[-1]
         self.width = backbone.embed_dim
-        self.block.attn.fused_attn = False  # the fused kernel has no batching rule
+        for attention in (self.block.attn, backbone.attn_pool):
+            if attention is not None:
+                attention.fused_attn = False  # the fused kernel has no batching rule
 
     @torch.no_grad()
     def reduce(self, pixels: Tensor) -> Tensor:

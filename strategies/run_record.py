@@ -41,5 +41,8 @@ def _rewrite(path: Path, lines: list[dict[str, Any]]) -> None:
     content = "".join(json.dumps(line) + "\n" for line in lines)
     if content != path.read_text(encoding="utf-8"):
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(content, encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)

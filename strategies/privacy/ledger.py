@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from strategies import run_record
 from strategies.privacy.calibration import Event, epsilon_of
 
 
@@ -88,7 +89,10 @@ class Ledger:
         self.delta = delta
         self.budget = budget
         self.cap = cap
-        self.releases = read_releases(path, method) if path is not None else []
+        self.releases: list[Release] = []
+        if path is not None:
+            run_record.drop_cut_line(path)  # or the next line would be glued to it
+            self.releases = read_releases(path, method)
 
     def check(self, release: Release) -> None:
         """Raise BudgetExhaustedError if one more release would exceed the budget."""

@@ -58,7 +58,8 @@ def gaussian_on_grid(
 
 def _system_normal(size: int) -> NDArray[np.float64]:
     """Standard normal numbers from the operating system's randomness, by inversion."""
-    integers = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
-    # The middle of each of 2^53 cells: never 0 or 1. Folding at the median keeps tail precision.
-    cells = (integers.astype(np.float64) + 0.5) * 2.0**-53
+    integers = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
+    # The middle of each of 2^52 cells, exact in 53 bits, so never 0 or 1 (with 2^53 cells the last
+    # middle rounds to 1). Folding at the median keeps tail precision.
+    cells = (integers.astype(np.float64) + 0.5) * 2.0**-52
     return np.where(cells < 0.5, ndtri(cells), -ndtri(1.0 - cells))
