@@ -45,7 +45,6 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser("plan", help="noise and epsilon of a run, without running it")
     plan.add_argument("--preset", default="none", help="settings to start from")
-    defaults = PinaConfig()
     plan.add_argument("--epsilon", type=float)
     for field in ("clients", "rounds", "init_rounds", "max_participations", "clusters"):
         plan.add_argument(f"--{key_of(field)}", type=int)
@@ -54,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument(
         "--noise-cohort-size", type=int, help="simulated cohort (default: the real one)"
     )
-    plan.add_argument("--epsilon-for", choices=("outside", "server"), default=defaults.epsilon_for)
+    plan.add_argument("--epsilon-for", choices=("outside", "server"))
     plan.set_defaults(command=_plan)
 
     predict = commands.add_parser("predict", help="assign a new client to a cluster, and predict")

@@ -59,6 +59,11 @@ def load_federation(config: PinaConfig) -> Federation:
         images.append(rotate(copies, rotations[groups[client]]))
     repeat = max(1, config.augmented_copies)
     labels = [np.tile(source.train_labels[part], repeat) for part in parts]
+    if len({image.shape[1:] for image in images}) > 1:
+        raise ValueError(
+            f"rotations = {config.rotations!r}: images of {images[0].shape[1:3]} pixels are not "
+            "square; use 0 and 180 only"
+        )
     rng = stream(config.partition_seed, "test-images")
     available = len(source.test_labels)
     count = min(config.test_images or available, available)

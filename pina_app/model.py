@@ -45,6 +45,11 @@ def create_backbone(config: PinaConfig) -> VisionTransformer:
             raise ValueError(_creation_message(config, error)) from error
     if not isinstance(backbone, VisionTransformer):
         raise ValueError(f"model = {config.model!r}: must be a timm VisionTransformer")
+    if backbone.patch_embed.num_patches < 1:
+        raise ValueError(
+            f"model = {config.model!r}, image-size = {config.image_size}: must be at least one "
+            f"patch, {backbone.patch_embed.patch_size[0]} pixels"
+        )
     if config.weights == "digits":
         digits.load_pretrained(backbone, cache_dir)
     elif config.weights not in ("pretrained", "none"):

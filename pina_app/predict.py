@@ -61,12 +61,13 @@ def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) 
     if prototypes is not None:
         favoured = nearest_prototype(classifier.embeddings([samples]), prototypes.astype(float))
     logits = [classifier.predict(model, samples) for model in models]
+    classes = logits[0].shape[1]
+    if labels is not None and (labels.min() < 0 or labels.max() >= classes):
+        raise ValueError(f"{images_path}: labels must be 0 to {classes - 1}")
     if len(models) == 1:
         cluster = 0
     elif labels is not None:
         targets = torch.from_numpy(labels)
-        if labels.min() < 0 or labels.max() >= logits[0].shape[1]:
-            raise ValueError(f"{images_path}: labels must be 0 to {logits[0].shape[1] - 1}")
         losses = np.array([[float(cross_entropy(rows, targets)) for rows in logits]])
         cluster = int(lowest_loss(losses, favoured, config.hysteresis)[0])
     elif favoured is not None:

@@ -50,10 +50,11 @@ class ClientData:
 @lru_cache(maxsize=1)
 def frozen_model(config: PinaConfig) -> FrozenModel:
     """Create the model once a process."""
+    device = _device(config.device)
     backbone = create_backbone(config)
-    key = weights_key(config, backbone)
-    tail = create_tail(backbone).to(_device(config.device))
-    return FrozenModel(tail, key, Path(config.cache_dir).expanduser())
+    tail = create_tail(backbone)
+    key = weights_key(config, backbone)  # with the LoRA's A, which the samples depend on
+    return FrozenModel(tail.to(device), key, Path(config.cache_dir).expanduser())
 
 
 @lru_cache(maxsize=1)

@@ -138,5 +138,7 @@ class Roster:
             self._known.add(node)
             self._simulated_nodes = max(self._simulated_nodes, simulated_nodes)
             for client in hosted:
-                if 0 <= client < self.clients:
-                    self._node_of[client] = node
+                if not 0 <= client < self.clients:
+                    log(WARNING, "node %d: client %d is not in 0..K-1; left out", node, client)
+                elif self._node_of.setdefault(client, node) != node:
+                    log(WARNING, "node %d: client %d lives on another node", node, client)

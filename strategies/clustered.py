@@ -383,7 +383,11 @@ class ClusteredStrategy(Strategy):
     def load_state(self, state: dict[str, NDArray[np.generic]]) -> ArrayRecord:
         """Restore ``state()``; returns the arrays to start from."""
         self.completed = self.round = int(state["round"])
-        self._participations = np.array(state["participations"], dtype=np.int64)
+        # A release that was recorded after this state may have been used; who took part in it is
+        # lost, so it counts for everybody.
+        uncertain = [r for r in self.ledger.releases if r.round > self.completed]
+        count = sum(release.phase == "train" for release in uncertain)
+        self._participations = np.array(state["participations"], dtype=np.int64) + count
         if "momentum" in state:
             self._momentum = np.array(state["momentum"], dtype=np.float64)
         self.models = wire.models_in(state)

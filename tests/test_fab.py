@@ -35,7 +35,8 @@ def test_imports_from_the_bundle_alone(bundle: bytes, tmp_path: Path) -> None:
     """Unpacked in an empty place, both components import, and from there."""
     zipfile.ZipFile(io.BytesIO(bundle)).extractall(tmp_path / "app")
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import apps, strategies, pina_app.server_app\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import apps, strategies, pina_app.server_app\n"
         "from flwr.serverapp import ServerApp; from flwr.clientapp import ClientApp\n"
         "assert isinstance(apps.server_app, ServerApp) and isinstance(apps.client_app, ClientApp)\n"
         "for module in (apps, strategies, pina_app.server_app):\n"

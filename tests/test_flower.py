@@ -149,6 +149,7 @@ def test_kill_and_resume_is_bit_identical(environment: dict[str, str], tmp_path:
         wait_until(lambda: rounds.exists() and len(rounds.read_text().splitlines()) >= 9)
         victims = [p for p in psutil.process_iter() if _is_simulation(p, environment)]
         assert len(victims) == 1
+        victims[0].suspend()  # so that it cannot end while the next command starts
         in_use = pina(environment, "resume", str(killed))
         assert in_use.returncode != 0
         assert "in use" in in_use.stderr

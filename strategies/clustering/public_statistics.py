@@ -63,7 +63,9 @@ def measure(
         raise ValueError(f"public data {source}: needs at least 2 images with finite features")
     rows = np.asarray(features, dtype=np.float64)
     mean = rows.mean(axis=0)
-    values, vectors = np.linalg.eigh(np.cov(rows, rowvar=False))
+    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(rows, rowvar=False)))
+    if not values.max() > 0:
+        raise ValueError(f"public data {source}: its images all have the same features")
     leading = np.argsort(values)[::-1][: min(dimensions, rows.shape[1], len(rows) - 1)]
     floor = 1e-6 * values.max()
     embedding = vectors[:, leading].T / np.sqrt(np.maximum(values[leading], floor))[:, None]

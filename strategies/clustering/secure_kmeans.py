@@ -73,12 +73,15 @@ def draw_prototypes(
 ) -> NDArray[np.float64]:
     """``count`` prototypes (count, m) around the mean in opposite pairs.
 
-    The spread is half a typical embedding's length. It uses no client data but the released mean.
+    The spread is half a typical embedding's length; all lie in the unit ball. No client data is
+    used but the released mean.
     """
     half = rng.standard_normal((-(-count // 2), mean.size))
     directions = np.concatenate([half, -half])[:count]
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    return mean + directions * (0.5 / RADIUS)
+    prototypes = mean + directions * (0.5 / RADIUS)
+    prototypes /= np.maximum(1.0, np.linalg.norm(prototypes, axis=1, keepdims=True))
+    return np.asarray(prototypes, dtype=np.float64)
 
 
 def lloyd_step(

@@ -20,6 +20,7 @@ ORDERS: tuple[float, ...] = (
     *range(11, 64),
     *(2**k for k in range(6, 11)),
 )
+LARGEST_NOISE = 1e6
 # Below this noise the series for fractional orders converges too slowly to be of use.
 _SMALL_NOISE = 0.25
 
@@ -104,12 +105,10 @@ def calibrate(events_at: Callable[[float], Sequence[Event]], epsilon: float, del
     if not epsilon > 0:
         raise ValueError(f"epsilon = {epsilon}: must be > 0")
     low, high = 0.0, 1.0
+    if epsilon_of(events_at(LARGEST_NOISE), delta) > epsilon:
+        raise ValueError(f"epsilon = {epsilon}: the other releases of the plan already exceed it")
     while epsilon_of(events_at(high), delta) > epsilon:
         low, high = high, 2 * high
-        if high > 1e6:
-            raise ValueError(
-                f"epsilon = {epsilon}: the other releases of the plan already exceed it"
-            )
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
         if epsilon_of(events_at(middle), delta) > epsilon:

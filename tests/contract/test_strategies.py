@@ -275,6 +275,26 @@ def test_cohorts_follow_the_sampling_probability_and_the_cap() -> None:
     assert counts[5].max() == 5
 
 
+def test_uncertain_releases_count_as_participations_of_everybody() -> None:
+    """A release beyond the checkpoint may have been used, by whoever it was."""
+    plan = make_plan("fedavg", rounds=5, max_participations=3)
+    ledger = Ledger(None, "fedavg", plan.delta, None, 3)
+    whole = make_strategy("fedavg", plan, ledger=ledger, seed=None)
+    states = []
+    whole.start(
+        InProcessGrid(Problem().client_app, NODES),
+        wire.pack_models(start_models(1)),
+        num_rounds=2,
+        evaluate_fn=lambda n, _: states.append(whole.state()) if n else None,
+    )
+    resumed = make_strategy("fedavg", plan, ledger=ledger, seed=None)  # holds both releases
+    arrays = resumed.load_state({key: np.array(value) for key, value in states[0].items()})
+    grid = InProcessGrid(Problem().client_app, NODES)
+    resumed.start(grid, arrays, num_rounds=resumed.remaining_rounds)
+    # Round 1 was committed, round 2 is uncertain: one participation is left.
+    assert sum(m.metadata.message_type == "train" for m in grid.asked) == NODES
+
+
 def test_released_noise_is_what_the_ledger_was_told() -> None:
     """Empty cohorts: what reaches the models is noise of the recorded standard deviation.
 
