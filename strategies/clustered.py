@@ -373,7 +373,7 @@ class ClusteredStrategy(Strategy):
         """Everything that a resumed run needs besides its configuration."""
         state: dict[str, NDArray[np.generic]] = {
             "round": np.array(self.round),
-            "participations": self._participations,
+            "participations": self._participations.copy(),
         }
         if self._momentum is not None:
             state["momentum"] = self._momentum
