@@ -26,8 +26,8 @@ from pina_app.model import HEAD_BIAS
 from pina_app.tails import create_tail
 from pina_app.training import LocalTraining, train_clients
 from strategies import wire
+from strategies.aggregation import Aggregation
 from strategies.assignment import nearest_prototype
-from strategies.clustered import Aggregation
 from strategies.clustering import public_statistics, secure_kmeans
 from strategies.privacy.mechanisms import gaussian_on_grid
 from strategies.release import Slots

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from strategies.clustered import SKIPS
+from strategies.aggregation import SKIPS
 from strategies.clustering.normality import RESCALES
 from strategies.pina import INITS
 

@@ -14,7 +14,8 @@ from flwr.app import RecordDict
 from pina_app.config import PinaConfig
 from pina_app.model import LORA_B, initial_model
 from strategies import wire
-from strategies.clustered import Aggregation, ClusteredStrategy
+from strategies.aggregation import Aggregation
+from strategies.clustered import ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.pina import PINA
 from strategies.privacy.calibration import Event, calibrate

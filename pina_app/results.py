@@ -30,13 +30,22 @@ def write_config(path: Path, config: PinaConfig) -> None:
 
 
 def save_models(
-    path: Path, method: str, strategy: ClusteredStrategy, classifier: Classifier
+    config: PinaConfig, path: Path, strategy: ClusteredStrategy, classifier: Classifier
 ) -> None:
-    """Cluster models as ``METHOD/cluster-N.safetensors`` with timm's names."""
+    """Cluster models as ``METHOD/cluster-N.safetensors`` with timm's names.
+
+    The metadata say which timm model and frozen weights they belong to.
+    """
+    method = strategy.name
+    metadata = {
+        "model": config.model,
+        "image_size": str(config.image_size),
+        "weights": Path(config.weights).name,
+    }
     (path / method).mkdir(exist_ok=True)
     for index, model in enumerate(strategy.models):
         tensors = {name: value.cpu() for name, value in classifier.to_timm(model).items()}
-        save_file(tensors, path / method / f"cluster-{index}.safetensors")
+        save_file(tensors, path / method / f"cluster-{index}.safetensors", metadata)
 
 
 def save_statistics(path: Path, statistics: PublicStatistics) -> None:

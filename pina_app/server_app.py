@@ -78,5 +78,5 @@ def run_method(
         except BudgetExhaustedError as error:
             stopped = f"stopped early: {error}"
             say("%s", stopped)
-    results.save_models(directory.path, method, strategy, classifier)
+    results.save_models(config, directory.path, strategy, classifier)
     results.summarise(config, directory, strategy, statistics, stopped)

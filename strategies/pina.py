@@ -24,7 +24,8 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from strategies import wire
-from strategies.clustered import SMALLEST_COUNT, ClusteredStrategy
+from strategies.aggregation import SMALLEST_COUNT
+from strategies.clustered import ClusteredStrategy
 from strategies.clustering import secure_kmeans
 from strategies.clustering.sketch import LORA_SKETCH_WARNING, cluster_sketches
 from strategies.privacy.clipping import sketch_threshold

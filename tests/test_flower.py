@@ -18,7 +18,9 @@ import httpx
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from pina_app.config import Scalar
+from tests.test_runs import run_app
+
 TINY = ["clients=6", "clients-per-node=3", "weights=none", "embedding-size=8", "epochs=1"]
 
 
@@ -135,12 +137,25 @@ def test_a_tiny_federation_runs_to_its_end(environment: dict[str, str], tmp_path
 
 
 def test_kill_and_resume_is_bit_identical(environment: dict[str, str], tmp_path: Path) -> None:
-    """kill -9 of the simulation in the middle; the resumed run ends exactly like a whole one."""
-    same = ["rounds=30", "init-rounds=3", "q=0.7", "server-momentum=0.5"]
-    whole = tmp_path / "whole"
-    assert pina(environment, "run", *settings(whole, *same)).returncode == 0
-    killed = tmp_path / "killed"
-    command = [sys.executable, "-m", "pina_app", "run", *settings(killed, *same)]
+    """kill -9 of the simulation in the middle; the resumed run ends exactly like a whole one.
+
+    The whole one runs in this process, without Flower's engine.
+    """
+    same: dict[str, Scalar] = {
+        "clients-per-node": 3,
+        "clients": 6,
+        "images-per-client": 0,
+        "test-images": 0,
+        "epochs": 1,
+        "rounds": 30,
+        "init-rounds": 3,
+        "q": 0.7,
+        "server-momentum": 0.5,
+    }
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run_app(whole, tmp_path / "cache", same)
+    more = [f"{key}={value}" for key, value in same.items()]
+    command = [sys.executable, "-m", "pina_app", "run", *settings(killed, *more)]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     )

@@ -7,9 +7,10 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from strategies import wire
+from strategies.aggregation import Aggregation
 from strategies.assignment import nearest_prototype
 from strategies.clients import clients_of_partition
-from strategies.clustered import Aggregation, ClusteredStrategy
+from strategies.clustered import ClusteredStrategy
 from strategies.clustering.sketch import sketch
 from strategies.pina import PINA
 from strategies.privacy.ledger import Ledger

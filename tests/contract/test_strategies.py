@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import FedAvg
 
 from strategies import wire
-from strategies.clustered import Aggregation
+from strategies.aggregation import Aggregation
 from strategies.privacy.ledger import BudgetExhaustedError, Ledger
 from tests.contract.conftest import (
     CLIENTS,

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from strategies import wire
-from strategies.clustered import Aggregation, ClusteredStrategy
+from strategies.aggregation import Aggregation
+from strategies.clustered import ClusteredStrategy
 from strategies.privacy.ledger import Ledger, read_releases
 from strategies.privacy.plan import plan_privacy
 from strategies.privacy.secure_sum import TrustedSum
