@@ -37,15 +37,12 @@ def save_models(
     The metadata say which timm model and frozen weights they belong to.
     """
     method = strategy.name
-    metadata = {
-        "model": config.model,
-        "image_size": str(config.image_size),
-        "weights": Path(config.weights).name,
-    }
+    # One entry: safetensors writes several in random order, and files must be reproducible.
+    frozen = f"{config.model} at {config.image_size} px, {Path(config.weights).name}"
     (path / method).mkdir(exist_ok=True)
     for index, model in enumerate(strategy.models):
         tensors = {name: value.cpu() for name, value in classifier.to_timm(model).items()}
-        save_file(tensors, path / method / f"cluster-{index}.safetensors", metadata)
+        save_file(tensors, path / method / f"cluster-{index}.safetensors", {"frozen": frozen})
 
 
 def save_statistics(path: Path, statistics: PublicStatistics) -> None:
