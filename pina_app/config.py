@@ -88,6 +88,7 @@ class PinaConfig:
     simulation: bool = True
     seed: int | None = 0
     round_timeout_s: float = 3600.0
+    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
         """Check every value, then the combinations."""
@@ -98,7 +99,14 @@ class PinaConfig:
 
     def _ranges(self) -> list[tuple[str, str, bool]]:
         """(field, what is allowed, whether it holds)."""
-        positive = ("rounds", "clients", "clients_per_node", "epochs", "batch_size")
+        positive = (
+            "rounds",
+            "clients",
+            "clients_per_node",
+            "epochs",
+            "batch_size",
+            "evaluate_every",
+        )
         not_negative = (
             "images_per_client",
             "augmented_copies",

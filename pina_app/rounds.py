@@ -34,6 +34,7 @@ class Rounds:
         classifier: Classifier,
     ) -> None:
         self.directory = directory
+        self.evaluate_every = config.evaluate_every
         self.strategy = strategy
         self.diagnostics = Diagnostics(config, classifier) if config.simulation else None
         self.started = self.last = time.monotonic()
@@ -70,6 +71,8 @@ class Rounds:
         trained = request.phase == "train"
         merged = prototypes is None or len(prototypes) == strategy.clusters
         if self.diagnostics is None or not (trained or (prototypes is not None and merged)):
+            return UNKNOWN
+        if strategy.round % self.evaluate_every and strategy.round < strategy.total_rounds:
             return UNKNOWN
         policy = request.assignment if trained else "prototype"
         return self.diagnostics.evaluate(strategy.models, policy, prototypes, trained=trained)
