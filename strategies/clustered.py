@@ -10,12 +10,13 @@ realised cohort ``|K_t|``, which would itself leak; every client weighs the same
 
 from collections.abc import Iterable
 from logging import INFO, WARNING
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from strategies import wire
@@ -25,6 +26,7 @@ from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.privacy.secure_sum import TrustedSum
 from strategies.randomness import noise_stream, stream
+from strategies.streaming import StreamingGrid
 
 ASSIGNMENTS = ("single", "prototype", "loss", "oracle")
 
@@ -133,6 +135,10 @@ class ClusteredStrategy(Strategy):
     def prototypes(self) -> NDArray[np.float64] | None:
         """Prototypes that travel with a round, if any."""
         return None
+
+    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
+        """Flower's own loop over a grid whose replies stream into the secure sum."""
+        return super().start(StreamingGrid(grid), *args, **kwargs)
 
     # --- Flower's interface ---------------------------------------------------------------
 

@@ -40,6 +40,7 @@ class InProcessGrid(Grid):
         self.client_app = client_app
         self.shuffle = shuffle
         self.fail = fail
+        self._pending: dict[str, Message] = {}
         self.replies: list[Message] = []
         self.asked: list[Message] = []
         ids = np.random.default_rng(shuffle).choice(10**9, nodes, replace=False) + 1
@@ -71,27 +72,34 @@ class InProcessGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Not needed: see ``send_and_receive``."""
-        raise NotImplementedError
+        """Keep the messages; they are answered when they are pulled."""
+        ids = []
+        for message in messages:
+            self.asked.append(message)
+            message.metadata.__dict__["_message_id"] = str(len(self.asked))
+            self._pending[str(len(self.asked))] = message
+            ids.append(str(len(self.asked)))
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Not needed: see ``send_and_receive``."""
-        raise NotImplementedError
+        """Answer the messages, one after another."""
+        pending = [self._pending.pop(i) for i in message_ids if i in self._pending]
+        pending.sort(key=lambda message: int(message.metadata.message_id))
+        if self.shuffle is not None:
+            self.shuffle.shuffle(pending)  # type: ignore[arg-type]
+        for message in pending:
+            reply = self._answer(message)
+            self.replies.append(reply)
+            yield reply
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Answer every message at once."""
-        replies = [self._answer(message) for message in messages]
-        if self.shuffle is not None:
-            self.shuffle.shuffle(replies)
-        self.replies.extend(replies)
-        return replies
+        return list(self.pull_messages(self.push_messages(messages)))
 
     def _answer(self, message: Message) -> Message:
-        self.asked.append(message)
         node = message.metadata.dst_node_id
-        message.metadata.__dict__["_message_id"] = f"{len(self.asked)}"
         if self.fail(message):
             reply = Message(Error(code=0, reason="failed on purpose"), reply_to=message)
         else:

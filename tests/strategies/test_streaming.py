@@ -1,0 +1,79 @@
+"""Replies stream: none is held longer than it takes to use it, none is used twice."""
+
+import gc
+import weakref
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+
+from strategies import wire
+from strategies.privacy.secure_sum import TrustedSum
+from strategies.streaming import StreamingGrid
+from tests.grid import InProcessGrid
+
+
+def echo(message: Message, context: object) -> Message:
+    """A reply of 100,000 integers."""
+    return Message(content=wire.contribution(np.ones(100_000, dtype=np.int64)), reply_to=message)
+
+
+def requests(grid: InProcessGrid, count: int) -> list[Message]:
+    """Messages to the nodes in turn."""
+    nodes = list(grid.get_node_ids())
+    return [
+        Message(content=RecordDict(), dst_node_id=nodes[i % len(nodes)], message_type="train")
+        for i in range(count)
+    ]
+
+
+def test_at_most_two_replies_are_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 replies of 0.8 MB pass through a secure sum; at no time are more than two held."""
+    grid = InProcessGrid(echo, 5)
+    monkeypatch.setattr(grid, "replies", _Forgetful())
+    alive: list[weakref.ref[np.ndarray]] = []
+    most = 0
+    secure_sum = TrustedSum(100_000, None)
+    for reply in StreamingGrid(grid).send_and_receive(requests(grid, 50), timeout=60):
+        vector = wire.read_contribution(reply)
+        secure_sum.add(vector)
+        alive.append(weakref.ref(vector))
+        del vector, reply
+        gc.collect()
+        most = max(most, sum(ref() is not None for ref in alive))
+    assert len(alive) == 50
+    assert most <= 2
+
+
+class _Forgetful(list[Message]):
+    """The test grid keeps its replies; this one does not."""
+
+    def append(self, message: Message) -> None:
+        """Forget it."""
+
+
+def test_a_late_reply_is_neither_waited_for_nor_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the timeout the stream ends; what arrives then is never asked for again."""
+    monkeypatch.setattr("strategies.streaming.POLL_S", 0.01)
+    grid = InProcessGrid(echo, 3)
+    pull = grid.pull_messages
+    asked: list[set[str]] = []
+
+    def two_answer(message_ids: Iterable[str]) -> Iterable[Message]:
+        asked.append(set(message_ids))
+        return pull([i for i in message_ids if i != "3"])
+
+    monkeypatch.setattr(grid, "pull_messages", two_answer)
+    stream = StreamingGrid(grid)
+    assert len(list(stream.send_and_receive(requests(grid, 3), timeout=0.1))) == 2
+    assert asked[-1] == {"3"}
+    asked.clear()
+    assert len(list(stream.send_and_receive(requests(grid, 2), timeout=5))) == 2
+    assert "3" not in set().union(*asked)
+
+
+def test_nothing_is_sent_for_an_empty_round() -> None:
+    grid = InProcessGrid(echo, 2)
+    assert list(StreamingGrid(grid).send_and_receive([], timeout=5)) == []
+    assert grid.asked == []
