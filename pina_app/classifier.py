@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from pina_app.model import HEAD_BIAS, HEAD_WEIGHT, LORA_B
-from pina_app.tails import Tail, merged_qkv
+from pina_app.tails import Tail
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.clustering.secure_kmeans import client_embedding
 
@@ -51,7 +51,7 @@ class Classifier:
     @torch.no_grad()
     def frozen_features(self, samples: Tensor) -> NDArray[np.float32]:
         """Features (n, h) of the frozen model (B = 0), before whitening."""
-        zero = torch.zeros(self.tail.width, device=self.device)
+        zero = torch.zeros(self.tail.lora.size, device=self.device)
         chunks = [self.tail.features(c.to(self.device), zero) for c in samples.split(_CHUNK)]
         features: NDArray[np.float32] = torch.cat(chunks).cpu().numpy()
         return features
@@ -98,17 +98,15 @@ class Classifier:
     def to_timm(self, model: Mapping[str, NDArray[np.floating]]) -> dict[str, Tensor]:
         """Arrays that turn the plain timm ViT (``num_classes`` set) into this cluster model.
 
-        The LoRA is merged into the fused qkv weight of the last block, the whitener into the
-        head: ``W (f - mu) @ H + b``.
+        The LoRA is merged into the layers it adapts (fused qkv weights whole), the whitener into
+        the head: ``W (f - mu) @ H + b``.
         """
         parameters = self.tensors(model)
         weight = parameters[HEAD_WEIGHT] @ self._whitener
         bias = parameters[HEAD_BIAS] - weight @ self._mean
-        last = len(self.tail.backbone.blocks) - 1
+        merged = self.tail.lora.merged(parameters[LORA_B])
         return {
-            f"blocks.{last}.attn.qkv.weight": merged_qkv(
-                self.tail, parameters[LORA_B]
-            ).contiguous(),
+            **{name: value.contiguous() for name, value in merged.items()},
             "head.weight": weight.contiguous(),
             "head.bias": bias.contiguous(),
         }

@@ -53,6 +53,7 @@ class PinaConfig:
     weights: str = "digits"
     image_size: int = 0
     trainable: str = "lora+head"
+    lora_targets: str = "last.value"
     device: str = "auto"
     cache_dir: str = "~/.cache/fedclusters"
     # the method
@@ -212,6 +213,10 @@ class PinaConfig:
             (
                 self.init == "lora-sketch" and self.trainable == "head",
                 "trainable = 'head': init = 'lora-sketch' needs the LoRA vector; use 'lora+head'",
+            ),
+            (
+                self.init == "lora-sketch" and self.lora_targets != "last.value",
+                f"lora-targets = {self.lora_targets!r}: init = 'lora-sketch' needs 'last.value'",
             ),
         ]
         for broken, message in rules:

@@ -113,13 +113,18 @@ def create_strategy(
     )
 
 
-def initial_models(config: PinaConfig, method: str, width: int, classes: int) -> list[wire.Model]:
+def initial_models(
+    config: PinaConfig, method: str, width: int, classes: int, lora_size: int | None = None
+) -> list[wire.Model]:
     """Where the cluster models of a method start."""
     printed = method == "pina" and config.init != "secure-kmeans"
     count = 1 if method == "fedavg" else config.clusters
-    models = [initial_model(width, classes, random_head=printed) for _ in range(count)]
+    models = [
+        initial_model(width, classes, random_head=printed, lora_size=lora_size)
+        for _ in range(count)
+    ]
     if method == "pina" and config.init == "random":
         rng = stream(config.seed if config.simulation else None, "random-init")
         for model in models:
-            model[LORA_B] = (RANDOM_B * rng.standard_normal(width)).astype(np.float32)
+            model[LORA_B] = (RANDOM_B * rng.standard_normal(model[LORA_B].size)).astype(np.float32)
     return models

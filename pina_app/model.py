@@ -15,7 +15,7 @@ from pina_app import digits
 from pina_app.config import PinaConfig
 from strategies.clustering.public_statistics import PUBLIC_SEED
 
-LORA_B = "value_lora_B"
+LORA_B = "lora_B"
 HEAD_WEIGHT = "head.weight"
 HEAD_BIAS = "head.bias"
 
@@ -102,15 +102,18 @@ def weights_key(config: PinaConfig, backbone: nn.Module) -> str:
     return digest.hexdigest()[:24]
 
 
-def initial_model(width: int, classes: int, *, random_head: bool) -> dict[str, NDArray[np.float32]]:
+def initial_model(
+    width: int, classes: int, *, random_head: bool, lora_size: int | None = None
+) -> dict[str, NDArray[np.float32]]:
     """B = 0 and a head: zero, or small and random from the public seed.
 
+    ``lora_size`` defaults to the width h, right for one adapted projection.
     With a zero head the gradient of B is zero; the printed method needs a common non-zero one.
     """
     rng = np.random.default_rng(PUBLIC_SEED)
     scale = 0.005 if random_head else 0.0
     return {
-        LORA_B: np.zeros(width, dtype=np.float32),
+        LORA_B: np.zeros(lora_size or width, dtype=np.float32),
         HEAD_WEIGHT: (scale * rng.standard_normal((classes, width))).astype(np.float32),
         HEAD_BIAS: np.zeros(classes, dtype=np.float32),
     }

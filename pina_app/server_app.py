@@ -62,7 +62,9 @@ def run_method(
         say("%s resumes after round %d", method, strategy.completed)
     else:
         classes = number_of_classes(config)
-        strategy.models = initial_models(config, method, statistics.mean.size, classes)
+        strategy.models = initial_models(
+            config, method, statistics.mean.size, classes, classifier.tail.lora.size
+        )
         arrays = wire.pack_models(strategy.models)
     stopped = None
     if strategy.remaining_rounds > 0:

@@ -52,7 +52,7 @@ def frozen_model(config: PinaConfig) -> FrozenModel:
     """Create the model once a process."""
     device = _device(config.device)
     backbone = create_backbone(config)
-    tail = create_tail(backbone)
+    tail = create_tail(backbone, config.lora_targets)
     key = weights_key(config, backbone)  # with the LoRA's A, which the samples depend on
     return FrozenModel(tail.to(device), key, Path(config.cache_dir).expanduser())
 

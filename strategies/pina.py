@@ -59,7 +59,7 @@ class PINA(ClusteredStrategy):
         init: str = "secure-kmeans",
         embedding_size: int = 64,
         prototype_rounds: int = 10,
-        sketch_array: str = "value_lora_B",
+        sketch_array: str = "lora_B",
         **clustered: Any,
     ) -> None:
         if init not in INITS:

@@ -12,14 +12,8 @@ from timm.models.vision_transformer import ParallelScalingBlock, ResPostBlock, V
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from pina_app.tails import (
-    BlockTail,
-    ClassTokenTail,
-    SplitQKV,
-    add_value_lora,
-    create_tail,
-    merged_qkv,
-)
+from pina_app.lora import SplitQKV, add_lora, target_paths
+from pina_app.tails import BlockTail, ClassTokenTail, create_tail
 from tests.pina_app.vits import LORA_A, fused_features, lora_a, random_pixels, random_vit
 
 PEFT_B = "attn.qkv.value.lora_B.default.weight"
@@ -68,7 +62,7 @@ def assert_exact(options: dict[str, Any], seed: int) -> None:
     """Features, and gradients of a loss in B and the head, of the reduced and the full models."""
     plain = random_vit(seed, **options)
     wrapped = copy.deepcopy(plain)
-    add_value_lora(wrapped)
+    add_lora(wrapped)
     tail = create_tail(copy.deepcopy(plain))
     pixels = random_pixels(plain, 6, seed + 1)
     rng = torch.Generator().manual_seed(seed + 2)
@@ -106,7 +100,7 @@ def assert_exact(options: dict[str, Any], seed: int) -> None:
 @pytest.mark.parametrize("options", TOKEN_VITS, ids=str)
 def test_class_token_tail_is_exact(options: dict[str, Any]) -> None:
     """Chosen where it fits, and equal to the full model."""
-    assert ClassTokenTail.fits(random_vit(**options))
+    assert ClassTokenTail.fits(add_lora(random_vit(**options)))
     assert_exact(options, seed=len(str(options)))
 
 
@@ -114,7 +108,7 @@ def test_class_token_tail_is_exact(options: dict[str, Any]) -> None:
 def test_block_tail_is_exact(options: dict[str, Any]) -> None:
     """Chosen where the class-token reduction does not fit, and equal to the full model."""
     vit = random_vit(**options)
-    assert not ClassTokenTail.fits(vit)
+    assert not ClassTokenTail.fits(add_lora(copy.deepcopy(vit)))
     assert isinstance(create_tail(vit), BlockTail)
     assert_exact(options, seed=len(str(options)))
 
@@ -208,19 +202,19 @@ def test_exactly_h_numbers_are_trainable(options: dict[str, Any]) -> None:
     """Of the whole peft-wrapped model only B of the last value projection (PINA, Section 3.2)."""
     vit = random_vit(**options).requires_grad_(True)
     vit.requires_grad_(False)
-    block = add_value_lora(vit)
+    lora = add_lora(vit)
     trainable = {n: p for n, p in vit.named_parameters() if p.requires_grad}
     assert list(trainable) == [f"blocks.{len(vit.blocks) - 1}.{PEFT_B}"]
     assert sum(p.numel() for p in trainable.values()) == vit.embed_dim
     assert not next(iter(trainable.values())).any()  # B starts at zero
-    assert block is vit.blocks[-1]
-    assert not block.training
+    assert lora.size == vit.embed_dim
+    assert not vit.training
 
 
 def test_sgd_on_the_wrapped_model_changes_b_only() -> None:
     """A plain training loop over all of the model's parameters moves h numbers and no other."""
     vit = random_vit()
-    add_value_lora(vit)
+    add_lora(vit)
     before = {n: p.clone() for n, p in vit.named_parameters()}
     optimizer = torch.optim.SGD([p for p in vit.parameters() if p.requires_grad], lr=0.1)
     for _ in range(3):
@@ -251,12 +245,13 @@ def test_merging_changes_value_rows_only(options: dict[str, Any]) -> None:
     tail = create_tail(vit)
     width = tail.width
     b = torch.linspace(-1, 1, width)
-    merged = merged_qkv(tail, b)
+    name = f"blocks.{len(vit.blocks) - 1}.attn.qkv.weight"
+    merged = tail.lora.merged(b)[name]
     assert torch.equal(merged[: 2 * width], original[: 2 * width])
     np.testing.assert_allclose(
         merged[2 * width :] - original[2 * width :], np.outer(b, lora_a(tail)), atol=1e-6
     )
-    assert torch.equal(merged_qkv(tail, torch.zeros(width)), original)
+    assert torch.equal(tail.lora.merged(torch.zeros(width))[name], original)
 
 
 def test_reduce_leaves_the_model_as_it_was() -> None:
@@ -283,3 +278,50 @@ def test_tail_has_no_trainable_parameters() -> None:
     """B is an argument; the module itself is frozen."""
     vit: VisionTransformer = random_vit()
     assert not any(p.requires_grad for p in create_tail(vit).parameters())
+
+
+TARGETS = ["last.value", "last.query,last.fc2", "0.value", "all.value,1.key,-1.proj", "all.fc1"]
+
+
+@pytest.mark.parametrize("targets", TARGETS)
+@pytest.mark.parametrize("options", [{"depth": 3}, {"depth": 3, "global_pool": "avg"}], ids=str)
+def test_any_targets_are_exact(targets: str, options: dict[str, Any]) -> None:
+    """Features and gradients of the reduced model equal the peft-wrapped full model's to 1e-5.
+
+    The merged weights in a plain timm ViT give the same features.
+    """
+    plain = random_vit(4, **options)
+    wrapped = copy.deepcopy(plain)
+    lora = add_lora(wrapped, targets)
+    tail = create_tail(copy.deepcopy(plain), targets)
+    assert tail.lora.paths == lora.paths
+    pixels = random_pixels(plain, 5)
+    samples = tail.reduce(pixels)
+    b = (0.2 * torch.randn(lora.size, generator=torch.Generator().manual_seed(8))).requires_grad_()
+    reduced = tail.features(samples, b)
+    full = functional_call(wrapped, lora.parameters(b), (pixels,))
+    assert relative(reduced, full) < 1e-5
+    gradients = [torch.autograd.grad(out.square().sum(), b)[0] for out in (reduced, full)]
+    assert gradients[1].abs().max() > 1e-4
+    assert relative(*gradients) < 1e-5
+    merged = {name: value.detach() for name, value in tail.lora.merged(b.detach()).items()}
+    plain.load_state_dict(merged, strict=False)
+    assert relative(plain(pixels), full) < 1e-5
+
+
+def test_the_cut_is_the_first_adapted_block() -> None:
+    """Targets of later blocks leave more to the frozen prefix."""
+    first = create_tail(random_vit(depth=3), "1.value,2.fc1")
+    assert isinstance(first, BlockTail)
+    assert first.cut == 1
+    assert isinstance(create_tail(random_vit(depth=3), "2.value"), ClassTokenTail)
+    assert isinstance(create_tail(random_vit(depth=3), "2.value,2.key"), BlockTail)
+
+
+def test_target_names() -> None:
+    assert target_paths("last.value", 12) == ("blocks.11.attn.qkv.value",)
+    assert target_paths("-1.value,11.value", 12) == ("blocks.11.attn.qkv.value",)
+    assert target_paths("all.fc1", 2) == ("blocks.0.mlp.fc1", "blocks.1.mlp.fc1")
+    for bad in ("value", "12.value", "-13.value", "last.norm", "", "first.value"):
+        with pytest.raises(ValueError, match="lora-targets"):
+            target_paths(bad, 12)

@@ -50,7 +50,7 @@ def random_pixels(vit: VisionTransformer, count: int, seed: int = 1) -> Tensor:
 
 def lora_a(tail: Tail) -> Tensor:
     """The frozen row A (h,) that peft holds."""
-    row: Tensor = dict(tail.block.named_parameters())[LORA_A][0]
+    row: Tensor = tail.lora.lora_a(tail.lora.paths[0])[0]
     return row
 
 
