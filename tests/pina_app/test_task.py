@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pina_app import tails, task
+from pina_app import lora, task
 from pina_app.config import PinaConfig
 from pina_app.datasets import load_federation
 from pina_app.features import to_pixels
@@ -55,7 +55,7 @@ def test_the_key_of_samples_depends_on_the_loras_a(
     """Samples hold ``A x``: with another A the cache of an older version must not be hit."""
     first = frozen_model(config)
     frozen_model.cache_clear()
-    monkeypatch.setattr(tails, "PUBLIC_SEED", 1)
+    monkeypatch.setattr(lora, "PUBLIC_SEED", 1)
     second = frozen_model(config)
     assert first.key != second.key
     images = load_federation(config).images[:3]
