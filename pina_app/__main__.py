@@ -1,7 +1,7 @@
 """Command line: ``python -m pina_app run | resume | plan | predict``."""
 
 import argparse
-import shutil
+import contextlib
 import sys
 import tomllib
 from datetime import datetime
@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         "--preset", default="none", help="settings to start from, see pina_app/presets"
     )
     run.add_argument("--data", type=Path, default=Path(), help="where relative data files lie")
+    run.add_argument("--no-cache", action="store_true", help="compute frozen features anew")
     run.add_argument("--verbose", action="store_true", help="show Flower's whole log")
     run.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="overrides, e.g. epsilon=8")
     run.set_defaults(command=_run)
@@ -91,7 +92,8 @@ def _value(text: str) -> Scalar:
 
 
 def _run(options: argparse.Namespace) -> int:
-    config = resolve(options.preset, options.settings, options.data)
+    no_cache = ["cache-dir=none"] if options.no_cache else []
+    config = resolve(options.preset, [*options.settings, *no_cache], options.data)
     if config.run_dir == PinaConfig.run_dir:
         label = options.preset if options.preset != "none" else Path(config.dataset).stem
         name = f"{datetime.now():%Y%m%d-%H%M%S}-{label}"
@@ -118,7 +120,7 @@ def _submit(config: PinaConfig, run_dir: Path, *, resume: bool, verbose: bool) -
     from dataclasses import replace
 
     from pina_app import preflight, results
-    from pina_app.submit import app_root, submit_and_follow
+    from pina_app.submit import app_root, follow, submit
     from strategies.checkpoint import RunDirectory
 
     app_root()
@@ -129,11 +131,15 @@ def _submit(config: PinaConfig, run_dir: Path, *, resume: bool, verbose: bool) -
     results.write_config(run_dir, config)
     directory.close()
     try:
-        status = submit_and_follow(run_dir / "config.toml", config.nodes, _say, verbose=verbose)
+        run_id = submit(run_dir / "config.toml", config.nodes)
     except RuntimeError:
-        if not resume and not directory.rounds_path.exists():
-            shutil.rmtree(run_dir)  # nothing was started: leave nothing behind
+        if not resume:  # nothing was started: take back what this command has written
+            for name in ("config.toml", "lock"):
+                (run_dir / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty: the user's
+                run_dir.rmdir()
         raise
+    status = follow(run_id, _say, verbose=verbose)
     _say(f"{status}; results in {run_dir}")
     return 0 if status == "finished:completed" else 1
 

@@ -55,7 +55,9 @@ class PinaConfig:
     trainable: str = "lora+head"
     lora_targets: str = "last.value"
     device: str = "auto"
-    cache_dir: str = "~/.cache/fedclusters"
+    cache_dir: str | None = "~/.cache/fedclusters"
+    cache_gb: float = 20.0
+    feature_dtype: str = "float32"
     # the method
     clusters: int = 2
     init: str = "secure-kmeans"
@@ -116,12 +118,13 @@ class PinaConfig:
             "prototype_rounds",
             "equal_norm_rounds",
         )
-        above_zero = ("clip", "learning_rate", "dirichlet_alpha", "round_timeout_s")
+        above_zero = ("clip", "learning_rate", "dirichlet_alpha", "round_timeout_s", "cache_gb")
         optional = ("epsilon", "noise_multiplier", "init_noise_multiplier")
         one_of = {
             "partitioner": PARTITIONERS,
             "trainable": ("lora+head", "head"),
             "device": ("auto", "cpu", "cuda"),
+            "feature_dtype": ("float32", "bfloat16"),
             "init": INITS,
             "rescale": RESCALES,
             "skip": SKIPS,

@@ -101,6 +101,11 @@ def pretrain(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> nn.Module:
     return backbone.eval()
 
 
-def load_pretrained(backbone: nn.Module, cache_dir: Path) -> None:
-    """Fill the backbone with the pretrained weights."""
-    backbone.load_state_dict(load_file(pretrained_weights(cache_dir)))
+def load_pretrained(backbone: nn.Module, cache_dir: Path | None) -> None:
+    """Fill the backbone with the pretrained weights; without a cache they are trained anew."""
+    if cache_dir is None:
+        images, labels = load()
+        weights = pretrain(images[:PUBLIC_IMAGES], labels[:PUBLIC_IMAGES]).state_dict()
+    else:
+        weights = load_file(pretrained_weights(cache_dir))
+    backbone.load_state_dict(weights)

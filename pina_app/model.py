@@ -29,7 +29,7 @@ def create_backbone(config: PinaConfig) -> VisionTransformer:
         If timm does not know the model, it is not a ViT, or the weights are missing or do not
         fit. The message says what to download and where to put it.
     """
-    cache_dir = Path(config.cache_dir).expanduser()
+    cache_dir = Path(config.cache_dir).expanduser() if config.cache_dir is not None else None
     if config.model == "digits-vit":
         backbone = digits.create_vit()
     else:

@@ -38,14 +38,8 @@ def app_root() -> Path:
     return root
 
 
-def submit_and_follow(
-    run_config: Path,
-    nodes: int,
-    say: Callable[[str], None],
-    *,
-    verbose: bool = False,
-) -> str:
-    """Run the app and wait; returns the final status, such as "finished:completed".
+def submit(run_config: Path, nodes: int) -> str:
+    """Submit the app; returns Flower's run id.
 
     Parameters
     ----------
@@ -53,6 +47,23 @@ def submit_and_follow(
         TOML file of the resolved run config.
     nodes : int
         Number of simulated SuperNodes.
+
+    Raises
+    ------
+    RuntimeError
+        If the run cannot be submitted.
+    """
+    federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
+    options = ["-c", str(run_config), "--federation-config", federation]
+    return str(_flwr("run", str(app_root()), *options)["run-id"])
+
+
+def follow(run_id: str, say: Callable[[str], None], *, verbose: bool = False) -> str:
+    """Show a run's log to its end; returns the final status, such as "finished:completed".
+
+    Parameters
+    ----------
+    run_id : str
     say : callable
         Shows a line.
     verbose : bool
@@ -60,17 +71,12 @@ def submit_and_follow(
 
     Raises
     ------
-    RuntimeError
-        If the run cannot be submitted.
     KeyboardInterrupt
         After the run was stopped because the user interrupted it.
     """
-    federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
-    answer = _flwr("run", str(app_root()), "-c", str(run_config), "--federation-config", federation)
-    run_id = str(answer["run-id"])
     say(f"submitted as Flower run {run_id}; interrupt to stop it")
     try:
-        _follow(run_id, say, verbose)
+        _show_log(run_id, say, verbose)
         status = _wait(run_id)
     except KeyboardInterrupt:
         say("stopping the run ...")
@@ -121,7 +127,7 @@ def _flwr(*arguments: str) -> dict[str, Any]:
     return answer
 
 
-def _follow(run_id: str, say: Callable[[str], None], verbose: bool) -> None:
+def _show_log(run_id: str, say: Callable[[str], None], verbose: bool) -> None:
     """Show the run's log until it ends."""
     log = subprocess.Popen(
         ["flwr", "log", run_id, "--stream"],

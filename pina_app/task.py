@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pina_app.config import PinaConfig
 from pina_app.datasets import Federation, load_federation
-from pina_app.features import reduce_images
+from pina_app.features import Cache, reduce_images
 from pina_app.model import create_backbone, weights_key
 from pina_app.sources import Images, load_public_images, read_images
 from pina_app.tails import Tail, create_tail
@@ -26,11 +26,12 @@ class FrozenModel:
 
     tail: Tail
     key: str
-    cache_dir: Path
+    cache: Cache | None
+    dtype: str
 
     def reduce(self, images: Images, what: str) -> NDArray[np.float32]:
         """Reduced samples of images, cached."""
-        return reduce_images(self.tail, images, self.key, self.cache_dir, what)
+        return reduce_images(self.tail, images, self.key, self.cache, what, self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,10 @@ def frozen_model(config: PinaConfig) -> FrozenModel:
     backbone = create_backbone(config)
     tail = create_tail(backbone, config.lora_targets)
     key = weights_key(config, backbone)  # with the LoRA's A, which the samples depend on
-    return FrozenModel(tail.to(device), key, Path(config.cache_dir).expanduser())
+    cache = None
+    if config.cache_dir is not None:
+        cache = Cache(Path(config.cache_dir).expanduser(), int(config.cache_gb * 1e9))
+    return FrozenModel(tail.to(device), key, cache, config.feature_dtype)
 
 
 @lru_cache(maxsize=1)

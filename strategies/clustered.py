@@ -86,7 +86,7 @@ class ClusteredStrategy(Strategy):
         self.round = 0
         self.skipped: list[int] = []
         self.unusable: list[int] = []
-        self._participations = np.zeros(clients, dtype=np.int64)
+        self._participations = np.full(clients, self._uncertain_participations(0))
         self._momentum: NDArray[np.float64] | None = None
         self.models: list[wire.Model] = []
         self._request: wire.RoundRequest | None = None
@@ -289,14 +289,19 @@ class ClusteredStrategy(Strategy):
         state.update(wire.models_as_state(self.models))
         return state
 
+    def _uncertain_participations(self, completed: int) -> int:
+        """Recorded training releases beyond the last committed round.
+
+        They may have been used; who took part is lost, so each counts for everybody.
+        """
+        later = [release for release in self.ledger.releases if release.round > completed]
+        return sum(release.phase == "train" for release in later)
+
     def load_state(self, state: dict[str, NDArray[np.generic]]) -> ArrayRecord:
         """Restore ``state()``; returns the arrays to start from."""
         self.completed = self.round = int(state["round"])
-        # A release that was recorded after this state may have been used; who took part in it is
-        # lost, so it counts for everybody.
-        uncertain = [r for r in self.ledger.releases if r.round > self.completed]
-        count = sum(release.phase == "train" for release in uncertain)
-        self._participations = np.array(state["participations"], dtype=np.int64) + count
+        participations = np.array(state["participations"], dtype=np.int64)
+        self._participations = participations + self._uncertain_participations(self.completed)
         if "momentum" in state:
             self._momentum = np.array(state["momentum"], dtype=np.float64)
         self.models = wire.models_in(state)

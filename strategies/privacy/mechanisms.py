@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-GRID_STEPS = 2**40
-"""Grid steps in one sensitivity: 2^22 contributions sum within 64 bits."""
+GRID_STEPS = 2**32
+"""Grid steps in one sensitivity: a resolution of 2e-10, and 2^31 contributions sum in 64 bits."""
+LARGEST_MULTIPLIER = 1e6
+"""Noise of more sensitivities would leave the 64-bit grid; no release could be of use there."""
 
 
 def to_grid(contribution: NDArray[np.float64], sensitivity: float) -> NDArray[np.int64]:
@@ -51,15 +53,31 @@ def gaussian_on_grid(
     rng : numpy Generator or None
         A seeded generator for simulations; None draws from the operating system, the only choice
         for which a privacy guarantee holds.
+
+    Raises
+    ------
+    ValueError
+        If ``noise_multiplier`` is not in [0, LARGEST_MULTIPLIER].
     """
+    if not 0 <= noise_multiplier <= LARGEST_MULTIPLIER:
+        raise ValueError(
+            f"noise_multiplier = {noise_multiplier}: must be in [0, {LARGEST_MULTIPLIER:g}]"
+        )
     normal = rng.standard_normal(size) if rng is not None else _system_normal(size)
     return np.rint(normal * (noise_multiplier * GRID_STEPS)).astype(np.int64)
 
 
 def _system_normal(size: int) -> NDArray[np.float64]:
-    """Standard normal numbers from the operating system's randomness, by inversion."""
-    integers = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
-    # The middle of each of 2^52 cells, exact in 53 bits, so never 0 or 1 (with 2^53 cells the last
-    # middle rounds to 1). Folding at the median keeps tail precision.
-    cells = (integers.astype(np.float64) + 0.5) * 2.0**-52
-    return np.where(cells < 0.5, ndtri(cells), -ndtri(1.0 - cells))
+    """Standard normal numbers from the operating system's randomness, by inversion.
+
+    A random sign, and the lower tail of a uniform number in (0, 1/2) with 126 random bits. Small
+    floats are dense, so the tail is as finely resolved as the centre: numbers far out do not fall
+    on a coarse set of values that would give away what they were added to.
+    """
+    words = np.frombuffer(os.urandom(16 * size), dtype=np.uint64).reshape(2, size)
+    negative = (words[0] & np.uint64(1)).astype(bool)
+    high = (words[0] >> np.uint64(1)).astype(np.float64)
+    low = (words[1].astype(np.float64) + 0.5) * 2.0**-64
+    tail = -ndtri((high + low) * 2.0**-64)
+    signed: NDArray[np.float64] = np.where(negative, -tail, tail)
+    return signed

@@ -15,14 +15,18 @@ import torch
 from numpy.typing import NDArray
 
 from pina_app import features
-from pina_app.features import reduce_images, to_pixels
+from pina_app.features import Cache, reduce_images, to_pixels
 from pina_app.tails import create_tail
 from tests.pina_app.vits import random_vit
 
+LIMIT = 10**9
 
-def some_images(count: int = 10, colour: bool = False, size: int = 8) -> NDArray[np.uint8]:
+
+def some_images(
+    count: int = 10, seed: int = 0, colour: bool = False, size: int = 8
+) -> NDArray[np.uint8]:
     shape = (count, size, size, 3) if colour else (count, size, size)
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
 # --- pixels ----------------------------------------------------------------------------------
@@ -77,12 +81,12 @@ class Spy:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        self.compute = features._compute
-        monkeypatch.setattr(features, "_compute", self)
+        self.compute = features._fill
+        monkeypatch.setattr(features, "_fill", self)
 
-    def __call__(self, *arguments: object) -> NDArray[np.float32]:
+    def __call__(self, *arguments: object) -> None:
         self.count += 1
-        return self.compute(*arguments)  # type: ignore[arg-type]
+        self.compute(*arguments)  # type: ignore[arg-type]
 
 
 def test_samples_are_the_tails_whatever_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,14 +106,16 @@ def test_a_hit_equals_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     spy = Spy(monkeypatch)
     tail, images = create_tail(random_vit()), some_images()
     uncached = reduce_images(tail, images, "key", None, "test")
-    miss = reduce_images(tail, images, "key", tmp_path / "a" / "b", "test")
+    miss = reduce_images(tail, images, "key", Cache(tmp_path / "a" / "b", LIMIT), "test")
     assert spy.count == 2
-    hit = reduce_images(tail, images, "key", tmp_path / "a" / "b", "test")
+    hit = reduce_images(tail, images, "key", Cache(tmp_path / "a" / "b", LIMIT), "test")
     assert spy.count == 2
     np.testing.assert_array_equal(miss, uncached)
     np.testing.assert_array_equal(hit, uncached)
     layout = np.asfortranarray(images)  # the same images, laid out otherwise
-    np.testing.assert_array_equal(reduce_images(tail, layout, "key", tmp_path / "a" / "b", ""), hit)
+    np.testing.assert_array_equal(
+        reduce_images(tail, layout, "key", Cache(tmp_path / "a" / "b", LIMIT), ""), hit
+    )
     assert spy.count == 2
     with pytest.raises(ValueError, match="read-only"):
         hit[0] = 0  # a cached sample cannot be spoilt by accident
@@ -134,7 +140,7 @@ def test_the_key_changes_with_all_that_matters(
         (other_tail, images, "key"),
     ]
     for count, (kind, content, key) in enumerate(calls, start=1):
-        samples = reduce_images(kind, content, key, tmp_path, "test")
+        samples = reduce_images(kind, content, key, Cache(tmp_path, LIMIT), "test")
         assert spy.count == count
         assert len(samples) == len(content)
     assert len(list(tmp_path.glob("samples-*.npy"))) == len(calls)
@@ -147,16 +153,16 @@ def test_an_interrupted_computation_leaves_no_entry(
     tail, images = create_tail(random_vit()), some_images()
     with monkeypatch.context() as patch:
 
-        def fail(*_: object) -> NDArray[np.float32]:
+        def fail(*_: object) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(features, "_compute", fail)
+        patch.setattr(features, "_fill", fail)
         with pytest.raises(KeyboardInterrupt):
-            reduce_images(tail, images, "key", tmp_path, "test")
+            reduce_images(tail, images, "key", Cache(tmp_path, LIMIT), "test")
     assert not list(tmp_path.glob("*.npy"))
     (lock,) = tmp_path.glob("*.lock")
-    lock.with_suffix(".partial.npy").write_bytes(b"rubbish")
-    samples = reduce_images(tail, images, "key", tmp_path, "test")
+    lock.with_suffix(".partial").write_bytes(b"rubbish")
+    samples = reduce_images(tail, images, "key", Cache(tmp_path, LIMIT), "test")
     np.testing.assert_array_equal(samples, reduce_images(tail, images, "key", None, "test"))
     assert [path.suffixes for path in tmp_path.glob("*.npy")] == [[".npy"]]
 
@@ -170,17 +176,17 @@ class SlowInChild:
     def __call__(self) -> None:
         """Runs in the forked process, whose patched module nobody else sees."""
         computed = []
-        compute = features._compute
+        compute = features._fill
 
-        def slow(*arguments: object) -> NDArray[np.float32]:
+        def slow(*arguments: object) -> None:
             computed.append(1)
             time.sleep(0.3)
-            return compute(*arguments)  # type: ignore[arg-type]
+            compute(*arguments)  # type: ignore[arg-type]
 
-        features._compute = slow  # type: ignore[assignment]
+        features._fill = slow  # type: ignore[assignment]
         tail = create_tail(random_vit())
         self.barrier.wait(timeout=60)
-        samples = reduce_images(tail, some_images(), "key", self.cache, "test")
+        samples = reduce_images(tail, some_images(), "key", Cache(self.cache, LIMIT), "test")
         self.answers.put((len(computed), np.array(samples)))
 
 
@@ -204,3 +210,42 @@ def test_concurrent_writers_compute_once(tmp_path: Path) -> None:
         np.testing.assert_allclose(samples, expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(samples, results[0][1])
     assert len(list(tmp_path.glob("*.npy"))) == 1
+
+
+def test_the_cache_is_bounded_and_forgets_the_least_recently_used(tmp_path: Path) -> None:
+    """Room for two files: a third evicts the one that was not used again."""
+    tail = create_tail(random_vit())
+    sets = [some_images(6, seed) for seed in range(3)]
+    size = reduce_images(tail, sets[0], "key", None, "test").nbytes + 128  # npy header
+    cache = Cache(tmp_path, 2 * size)
+    paths: list[Path] = []
+    for index in (0, 1):
+        reduce_images(tail, sets[index], "key", cache, "test")
+        paths += [file for file in tmp_path.glob("samples-*.npy") if file not in paths]
+    for seconds, path in enumerate(paths):
+        os.utime(path, (seconds, seconds))
+    mapped = reduce_images(tail, sets[0], "key", cache, "test")  # now the most recent
+    reduce_images(tail, sets[2], "key", cache, "test")
+    assert paths[0].exists()
+    assert not paths[1].exists()
+    assert len(list(tmp_path.glob("samples-*.npy"))) == 2
+    assert np.isfinite(mapped).all()  # still mapped
+
+
+def test_a_file_larger_than_the_bound_is_still_used(tmp_path: Path) -> None:
+    tail = create_tail(random_vit())
+    samples = reduce_images(tail, some_images(), "key", Cache(tmp_path, 1), "test")
+    assert samples.size > 0
+    assert len(list(tmp_path.glob("samples-*.npy"))) == 1
+
+
+def test_bfloat16_is_an_approximation_of_its_own(tmp_path: Path) -> None:
+    """Its own cache entry; within bfloat16's precision (8 bits) of the reference, not equal."""
+    tail, images = create_tail(random_vit()), some_images()
+    cache = Cache(tmp_path, LIMIT)
+    exact = reduce_images(tail, images, "key", cache, "test")
+    rough = reduce_images(tail, images, "key", cache, "test", "bfloat16")
+    assert rough.dtype == np.float32
+    error = np.abs(exact - rough).max() / np.abs(exact).max()
+    assert 0 < error < 0.03
+    assert len(list(tmp_path.glob("samples-*.npy"))) == 2

@@ -151,23 +151,57 @@ def test_noise_is_normal(source: Source, level: float) -> None:
     assert beyond.ppf(level) <= np.count_nonzero(np.abs(normal) > 3.0) <= beyond.isf(level)
 
 
-def test_system_source_is_inversion_of_the_systems_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extremes are finite and symmetric; other words map to the normal quantile."""
-    words = [0, 2**64 - 1, 2**63, 2**62, 3 * 2**62, 0x0123456789ABCDEF]
-    content = np.array(words, dtype=np.uint64).tobytes()
-    asked: list[int] = []
+def system_normal_of(
+    first: list[int], second: list[int], monkeypatch: pytest.MonkeyPatch
+) -> NDArray[np.float64]:
+    """The numbers that given words of the operating system become."""
+    content = np.array([*first, *second], dtype=np.uint64).tobytes()
 
     def urandom(size: int) -> bytes:
-        asked.append(size)
+        assert size == len(content)
         return content
 
     monkeypatch.setattr(os, "urandom", urandom)
-    normal = _system_normal(len(words))
-    assert asked == [8 * len(words)]
-    assert normal[0] == pytest.approx(stats.norm.ppf(2.0**-53), rel=1e-12)
+    return _system_normal(len(first))
+
+
+def test_system_source_is_inversion_of_the_systems_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest bit is the sign, the other 127 a uniform number in (0, 1/2); extremes finite."""
+    first = [0, 1, 2**64 - 1, 2**64 - 2, 2**63, 3 * 2**62, 0x0123456789ABCDEF]
+    normal = system_normal_of(first, [0] * len(first), monkeypatch)
+    assert normal[0] == pytest.approx(-stats.norm.ppf(2.0**-129), rel=1e-12)
     assert normal[1] == -normal[0]
-    expected = stats.norm.ppf([(word >> 12) / 2**52 + 2.0**-53 for word in words[2:]])
-    np.testing.assert_allclose(normal[2:], expected, rtol=1e-9, atol=1e-12)
+    assert normal[2] == -normal[3] == pytest.approx(0.0, abs=1e-15)
+    uniform = [(word >> 1) / 2**64 for word in first[4:]]
+    signs = [-1 if word & 1 else 1 for word in first[4:]]
+    expected = -stats.norm.ppf(uniform) * signs
+    np.testing.assert_allclose(normal[4:], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("multiplier", [1.1, 10.58, 1000.0])
+def test_every_grid_point_is_attainable_far_into_the_tail(
+    multiplier: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbouring words are less than a grid step apart, at the centre as at 7 sigma.
+
+    Otherwise the noise takes values on a sparse set there, and a sum tells which contribution it
+    hides. The second word fills the gaps between neighbours of the first.
+    """
+    for sigma in (0.5, 2.0, 3.5, 4.0, 5.0, 6.0, 7.0):
+        word = int(stats.norm.sf(sigma) * 2.0**64)
+        step = max(1, int(np.spacing(float(word))))
+        words = [2 * word, 2 * (word + step)]
+        low, high = system_normal_of(words, [0, 0], monkeypatch) * multiplier * GRID_STEPS
+        assert 0 <= low - high < 1
+
+
+def test_noise_beyond_the_grid_is_refused() -> None:
+    """A multiplier that would overflow 64 bits must not become a constant."""
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        gaussian_on_grid(3, 1e9, None)
+    largest = gaussian_on_grid(1000, 1e6, np.random.default_rng(0))
+    assert np.abs(largest).max() < 2**62
+    assert np.std(largest) == pytest.approx(1e6 * GRID_STEPS, rel=0.1)
 
 
 def test_system_source_never_repeats() -> None:
