@@ -1,4 +1,4 @@
-"""Command line: ``python -m pina_app run | resume | plan | predict``."""
+"""PINA in Flower's simulation engine: run, resume, plan, predict."""
 
 import argparse
 import contextlib
@@ -109,10 +109,16 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
+    from pina_app.results import read_summary
+
     file = options.run_dir / "config.toml"
     if not file.is_file():
         raise ValueError(f"{options.run_dir}: not a run directory (it has no config.toml)")
     config = from_run_config(tomllib.loads(file.read_text(encoding="utf-8")))
+    if {entry["method"] for entry in read_summary(options.run_dir)} >= set(config.method_list):
+        again = f"python -m strategies.report {options.run_dir}"
+        _say(f"{options.run_dir} is finished; `{again}` prints its table")
+        return 0
     return _submit(config, options.run_dir.resolve(), resume=True, verbose=options.verbose)
 
 
@@ -124,12 +130,14 @@ def _submit(config: PinaConfig, run_dir: Path, *, resume: bool, verbose: bool) -
     from strategies.checkpoint import RunDirectory
 
     app_root()
+    _say("checking settings, data and weights ...")
     config = replace(config, run_dir=str(run_dir), resume=resume)
     for method, plan in preflight.check(config).items():
-        _say(preflight.describe(method, plan, config.clip))
+        _say(preflight.describe(config, method, plan))
     directory = RunDirectory(run_dir)  # refuses a directory that is in use
     results.write_config(run_dir, config)
     directory.close()
+    _say("starting Flower; the first round takes about a minute ...")
     try:
         run_id = submit(run_dir / "config.toml", config.nodes)
     except RuntimeError:
@@ -140,7 +148,8 @@ def _submit(config: PinaConfig, run_dir: Path, *, resume: bool, verbose: bool) -
                 run_dir.rmdir()
         raise
     status = follow(run_id, _say, verbose=verbose)
-    _say(f"{status}; results in {run_dir}")
+    report = run_dir / "report.html"
+    _say(f"{status}; results in {run_dir}" + (f", see {report}" if report.exists() else ""))
     return 0 if status == "finished:completed" else 1
 
 
@@ -155,7 +164,7 @@ def _plan(options: argparse.Namespace) -> int:
     values.update({key: value for key, value in given.items() if key in known and key != "preset"})
     config = from_run_config(values)
     for method in config.method_list:
-        _say(preflight.describe(method, method_plan(config, method), config.clip))
+        _say(preflight.describe(config, method, method_plan(config, method)))
     return 0
 
 

@@ -32,12 +32,13 @@ class Classifier:
         self.tail = tail
         self.statistics = statistics
         self.device = next(tail.parameters()).device
+        self._no_lora = torch.zeros(tail.lora.size, device=self.device)
         self._mean = torch.from_numpy(statistics.mean).to(self.device)
         self._whitener = torch.from_numpy(statistics.head).to(self.device)
 
     def logits(self, parameters: Parameters, samples: Tensor) -> Tensor:
         """Logits (n, classes) of reduced samples under one model."""
-        features = self.tail.features(samples, parameters[LORA_B])
+        features = self.tail.features(samples, parameters.get(LORA_B, self._no_lora))
         white = linear(features - self._mean, self._whitener)
         return linear(white, parameters[HEAD_WEIGHT], parameters[HEAD_BIAS])
 
@@ -51,8 +52,9 @@ class Classifier:
     @torch.no_grad()
     def frozen_features(self, samples: Tensor) -> NDArray[np.float32]:
         """Features (n, h) of the frozen model (B = 0), before whitening."""
-        zero = torch.zeros(self.tail.lora.size, device=self.device)
-        chunks = [self.tail.features(c.to(self.device), zero) for c in samples.split(_CHUNK)]
+        chunks = [
+            self.tail.features(c.to(self.device), self._no_lora) for c in samples.split(_CHUNK)
+        ]
         features: NDArray[np.float32] = torch.cat(chunks).cpu().numpy()
         return features
 
@@ -104,7 +106,7 @@ class Classifier:
         parameters = self.tensors(model)
         weight = parameters[HEAD_WEIGHT] @ self._whitener
         bias = parameters[HEAD_BIAS] - weight @ self._mean
-        merged = self.tail.lora.merged(parameters[LORA_B])
+        merged = self.tail.lora.merged(parameters.get(LORA_B, self._no_lora))
         return {
             **{name: value.contiguous() for name, value in merged.items()},
             "head.weight": weight.contiguous(),

@@ -2,7 +2,6 @@
 
 from logging import ERROR
 
-import numpy as np
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -58,11 +57,20 @@ def train(message: Message, context: Context) -> Message:
 def _load_clients(
     config: PinaConfig, context: Context, ids: list[int], models: list[wire.Model]
 ) -> dict[int, ClientData]:
-    if config.simulation:
-        return {client: simulated_client(config, client) for client in ids}
-    classes = len(models[0][HEAD_BIAS]) if models else np.iinfo(np.int64).max
-    path = str(context.node_config["data"])
-    return {client: device_client(config, path, int(classes)) for client in ids}
+    """Data of the clients; one that cannot be loaded is unusable, the others are not touched."""
+    classes = len(models[0][HEAD_BIAS]) if models else None
+    clients = {}
+    for client in ids:
+        try:
+            if config.simulation:
+                data = simulated_client(config, client)
+            else:
+                data = device_client(config, str(context.node_config["data"]))
+            clients[client] = data.within(classes)
+        except Exception as error:
+            log(ERROR, "client %d has no usable data: %s: %s", client, type(error).__name__, error)
+            clients[client] = ClientData.nothing()
+    return clients
 
 
 def _statistics(context: Context) -> PublicStatistics:

@@ -148,6 +148,7 @@ class PinaConfig:
             ("clusters", f"in [1, clients = {self.clients}]", 1 <= self.clusters <= self.clients),
             ("init_rounds", ">= 2 (one mean, then Lloyd steps)", self.init_rounds >= 2),
             ("embedding_size", ">= 1", self.embedding_size >= 1),
+            ("clip", "<= 1e6", self.clip <= 1e6),
             ("q", "in (0, 1]", 0 < self.q <= 1),
             ("init_q", "in (0, 1]", 0 < self.init_q <= 1),
             ("hysteresis", ">= 0", self.hysteresis >= 0),
@@ -210,7 +211,12 @@ class PinaConfig:
                 "images (.npz) or 'none'",
             ),
             (
-                self.partitioner != "iid" and digits and self.partitioner == "natural",
+                self.clients < len(self.rotation_list),
+                f"clients = {self.clients}: must be at least one for each of the "
+                f"{len(self.rotation_list)} rotations",
+            ),
+            (
+                digits and self.partitioner == "natural",
                 "partitioner = 'natural': the digits have no writers; use 'iid' or 'dirichlet'",
             ),
             (

@@ -57,7 +57,8 @@ class Diagnostics:
 
         ``accuracy_per_cluster[g]`` is the test accuracy on the images of true cluster g under the
         models that its training clients are assigned, weighted by how many are assigned where;
-        ``accuracy_mean`` weights the true clusters by their clients. None before training. ARI is
+        ``accuracy_mean`` weights the true clusters by their clients. None before training, and
+        for a true cluster without clients. ARI is
         None where there are no true clusters to compare with.
         """
         chosen = assign(self.config, self.classifier, policy, self._clients, models, prototypes)
@@ -71,7 +72,7 @@ class Diagnostics:
         shares = np.zeros((groups, len(models)))
         np.add.at(shares, (truth, chosen), 1.0)
         weights = shares.sum(axis=1) / shares.sum()
-        shares /= shares.sum(axis=1, keepdims=True)
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1)
         accuracies = [
             [
                 float((self.classifier.predict(m, test).argmax(1) == self._targets).float().mean())
@@ -82,6 +83,9 @@ class Diagnostics:
         per_group = (shares * np.array(accuracies)).sum(axis=1)
         return {
             "accuracy_mean": float(weights @ per_group),
-            "accuracy_per_cluster": per_group.tolist(),
+            "accuracy_per_cluster": [
+                float(value) if weight > 0 else None
+                for value, weight in zip(per_group, weights, strict=True)
+            ],
             "ari": ari,
         }

@@ -3,7 +3,7 @@
 1,797 grey images of 8 x 8 pixels come with scikit-learn. 450 of them are public: they pretrain a
 two-block ViT (upright images, labels, shifts and noise) and give the public statistics. The rest
 is for clients and test. Its hyper-parameters were chosen on the public part alone
-(``experiments/digits_pretraining.py``).
+(``experiments/digits_tuning.py``).
 """
 
 import hashlib

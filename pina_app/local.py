@@ -5,9 +5,11 @@ looks like any other.
 """
 
 from collections.abc import Sequence
+from logging import ERROR
 
 import numpy as np
 from flwr.app import RecordDict
+from flwr.common import log
 from numpy.typing import NDArray
 
 from pina_app.classifier import Classifier
@@ -31,27 +33,42 @@ def answer(
     models: Sequence[wire.Model],
     prototypes: Prototypes | None,
 ) -> RecordDict:
-    """The node's reply: the protected sum over its clients (or their noised sketches)."""
+    """The node's reply: the protected sum over its clients (or their noised sketches).
+
+    One client that cannot be computed must not take its neighbours on the node with it: then every
+    client is computed by itself.
+    """
     usable = {client: data for client, data in clients.items() if data.usable}
     unusable = sorted(clients.keys() - usable.keys())
+    updates = np.zeros((len(usable), _update_size(request, models)))
+    chosen = np.zeros(len(usable), dtype=np.intp)
+    batches = [list(usable)] if usable else []
+    while batches:
+        batch = batches.pop()
+        rows = [list(usable).index(client) for client in batch]
+        data = {client: usable[client] for client in batch}
+        try:
+            updates[rows], chosen[rows] = _compute(
+                config, classifier, request, data, models, prototypes
+            )
+        except Exception as error:
+            if len(batch) > 1:
+                batches += [[client] for client in batch]
+                continue
+            # The text of an error is data: it stays in this node's log.
+            log(ERROR, "client %d cannot take part: %s: %s", batch[0], type(error).__name__, error)
+            updates[rows] = np.nan
+    finite: NDArray[np.bool_]
     if request.phase == "sketch":
-        updates = _train(config, classifier, request, usable, models, np.zeros(len(usable), int))
-        return wire.sketch_reply(_sketches(config, request, usable, updates, models[0]))
-    if not usable:
-        total = np.zeros(request.layout.size, dtype=np.int64)
+        finite = np.asarray(np.isfinite(updates).all(axis=1))
+        content = wire.sketch_reply(
+            _sketches(config, request, list(clients), usable, updates, models)
+        )
     else:
-        chosen = assign(config, classifier, request.assignment, usable, models, prototypes)
-        if request.phase == "train":
-            updates = _train(config, classifier, request, usable, models, chosen)
-        else:
-            updates = classifier.embeddings([data.samples for data in usable.values()])
-            if request.phase == "mean":
-                chosen = np.zeros(len(usable), dtype=int)
-            elif prototypes is not None:
-                chosen = nearest_prototype(updates, prototypes)
         total, finite = request.layout.encode(updates, chosen)
-        unusable = sorted([*unusable, *np.array(list(usable))[~finite].tolist()])
-    return wire.contribution(total, () if request.private else unusable)
+        content = wire.contribution(total)
+    unusable = sorted([*unusable, *(k for k, good in zip(usable, finite, strict=True) if not good)])
+    return content if request.private else wire.naming(content, unusable)
 
 
 def nothing(request: wire.RoundRequest, clients: Sequence[int]) -> RecordDict:
@@ -59,6 +76,32 @@ def nothing(request: wire.RoundRequest, clients: Sequence[int]) -> RecordDict:
     if request.phase == "sketch":
         return wire.sketch_reply(np.zeros((len(clients), request.width)))
     return wire.contribution(np.zeros(request.layout.size, dtype=np.int64))
+
+
+def _update_size(request: wire.RoundRequest, models: Sequence[wire.Model]) -> int:
+    """Numbers that a client computes: those of a model, or of an embedding."""
+    return wire.flatten(models[:1]).size if request.phase == "sketch" else request.width
+
+
+def _compute(
+    config: PinaConfig,
+    classifier: Classifier,
+    request: wire.RoundRequest,
+    clients: dict[int, ClientData],
+    models: Sequence[wire.Model],
+    prototypes: Prototypes | None,
+) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
+    """Updates (or embeddings) of several clients, and the slot that each chooses."""
+    nowhere = np.zeros(len(clients), dtype=np.intp)
+    if request.phase == "sketch":
+        return _train(config, classifier, request, clients, models, nowhere), nowhere
+    if request.phase == "train":
+        chosen = assign(config, classifier, request.assignment, clients, models, prototypes)
+        return _train(config, classifier, request, clients, models, chosen), chosen
+    embeddings = classifier.embeddings([data.samples for data in clients.values()])
+    if request.phase == "mean" or prototypes is None:
+        return embeddings, nowhere
+    return embeddings, nearest_prototype(embeddings, prototypes)
 
 
 def assign(
@@ -115,21 +158,24 @@ def _train(
 def _sketches(
     config: PinaConfig,
     request: wire.RoundRequest,
-    clients: dict[int, ClientData],
+    ids: Sequence[int],
+    usable: dict[int, ClientData],
     updates: NDArray[np.float64],
-    like: wire.Model,
+    models: Sequence[wire.Model],
 ) -> NDArray[np.float64]:
-    """One noised sketch of B's update for each client, (n, h)."""
-    rows = [update[LORA_B].ravel() for update in wire.unflatten(updates, like)]
+    """A noised sketch (h,) of B's update for each client asked; of zeros for an unusable one."""
+    zero = np.zeros(request.width)
+    computed = wire.unflatten(np.nan_to_num(updates), models[0])
+    rows = dict(zip(usable, (update[LORA_B].ravel() for update in computed), strict=True))
     seed = config.seed if config.simulation else None
     return np.stack(
         [
             sketch(
-                np.nan_to_num(row),
+                rows.get(client, zero),
                 request.threshold,
                 request.noise_multiplier,
                 stream(seed, "sketch-noise", request.round, client),
             )
-            for client, row in zip(clients, rows, strict=True)
+            for client in ids
         ]
     )

@@ -70,13 +70,9 @@ def _with_sketches(config: PinaConfig, plan: PrivacyPlan) -> PrivacyPlan:
     return dataclasses.replace(plan, init=sketches, epsilon_outside=None, epsilon_server=None)
 
 
-def create_strategy(
-    config: PinaConfig, method: str, statistics: PublicStatistics, ledger_path: Path | None
-) -> ClusteredStrategy:
-    """The strategy of one method, with its ledger."""
-    plan = method_plan(config, method)
-    pina = method == "pina"
-    aggregation = Aggregation(
+def method_aggregation(config: PinaConfig, method: str) -> Aggregation:
+    """What one method does with its secure sums."""
+    return Aggregation(
         threshold=config.clip,
         # One cluster has nothing to rescale: its divisor is the expected cohort.
         rescale="none" if method == "fedavg" else config.rescale,
@@ -84,6 +80,14 @@ def create_strategy(
         equal_norm_rounds=config.equal_norm_rounds,
         server_momentum=config.server_momentum,
     )
+
+
+def create_strategy(
+    config: PinaConfig, method: str, statistics: PublicStatistics, ledger_path: Path | None
+) -> ClusteredStrategy:
+    """The strategy of one method, with its ledger."""
+    plan = method_plan(config, method)
+    pina = method == "pina"
     public: RecordDict = wire.public_content(
         {
             "mean": statistics.mean,
@@ -97,7 +101,7 @@ def create_strategy(
         "clients": config.clients,
         "clusters": 1 if method == "fedavg" else config.clusters,
         "plan": plan,
-        "aggregation": aggregation,
+        "aggregation": method_aggregation(config, method),
         "ledger": Ledger(ledger_path, method, plan.delta, plan.budget, plan.max_participations),
         "seed": config.seed if config.simulation else None,
         "public": public,
@@ -127,4 +131,7 @@ def initial_models(
         rng = stream(config.seed if config.simulation else None, "random-init")
         for model in models:
             model[LORA_B] = (RANDOM_B * rng.standard_normal(model[LORA_B].size)).astype(np.float32)
+    if config.trainable == "head":
+        for model in models:
+            del model[LORA_B]
     return models

@@ -6,34 +6,57 @@ message before any client is asked.
 
 from pina_app.config import PinaConfig
 from pina_app.datasets import partition
-from pina_app.methods import method_plan
+from pina_app.methods import method_aggregation, method_plan
 from pina_app.model import create_backbone
 from pina_app.sources import load_public_images, open_source
+from strategies.clustering.secure_kmeans import lloyd_layout
+from strategies.privacy.calibration import Event, epsilon_of
 from strategies.privacy.plan import PrivacyPlan
 
 
 def check(config: PinaConfig) -> dict[str, PrivacyPlan]:
     """Raise ValueError for whatever would fail later; returns the plan of every method."""
     plans = {method: method_plan(config, method) for method in config.method_list}
+    for method, plan in plans.items():
+        _check_first_release(method, plan)
+    source = open_source(config)
     if config.simulation:
-        partition(config, open_source(config))
+        partition(config, source)
     load_public_images(config)
     create_backbone(config)
     return plans
 
 
-def describe(method: str, plan: PrivacyPlan, clip: float) -> str:
+def _check_first_release(method: str, plan: PrivacyPlan) -> None:
+    """Refuse a plan whose budget does not cover one release."""
+    stage = plan.init if plan.init is not None and plan.epsilon_outside is not None else plan.train
+    if not plan.private or plan.budget is None:
+        return
+    cost = epsilon_of([Event(stage.noise_multiplier, stage.sampling)], plan.delta)
+    if cost > plan.budget:
+        raise ValueError(
+            f"noise-multiplier = {stage.noise_multiplier:g}: the first release of {method} alone "
+            f"costs epsilon = {cost:.3g}, beyond epsilon = {plan.budget:g}; raise one of them, or "
+            "set epsilon = 'none' to report only"
+        )
+
+
+def describe(config: PinaConfig, method: str, plan: PrivacyPlan) -> str:
     """What a method's releases cost, in a few lines.
 
     Noise is given per coordinate of the mean of a cohort, beside the clipping threshold S.
     """
-    lines = [f"{method}:"]
     if not plan.private:
         return f"{method}: no privacy, no noise"
-    for name, stage, sensitivity in (
-        ("initialisation", plan.init, 1.0),
-        ("training", plan.train, clip),
-    ):
+    lines = [f"{method}:"]
+    training = method_aggregation(config, method).layout(config.clusters, 1).sensitivity
+    # The Lloyd releases, which are all of the initialisation but its first.
+    lloyd = lloyd_layout(1, 1).sensitivity
+    stages = (
+        ("initialisation", plan.init, lloyd, 1.0),
+        ("training", plan.train, training, config.clip),
+    )
+    for name, stage, sensitivity, clip in stages:
         if stage is None:
             continue
         clients = plan.noise_cohort_size or stage.cohort
@@ -41,7 +64,7 @@ def describe(method: str, plan: PrivacyPlan, clip: float) -> str:
         lines.append(
             f"  {name}: {stage.releases} releases, q = {stage.sampling:g}, z = "
             f"{stage.noise_multiplier:.4g}; noise on the mean of {clients:g} clients "
-            f"{std:.3g} a coordinate (a client's largest norm: {sensitivity:g})"
+            f"{std:.3g} a coordinate (S = {clip:g})"
         )
     if plan.epsilon_outside is None:
         lines.append("  epsilon: none; the sketches of init = 'lora-sketch' are not private")

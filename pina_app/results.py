@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from strategies.clustered import ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.clustering.sketch import LORA_SKETCH_WARNING
 from strategies.privacy.plan import PrivacyPlan
+from strategies.privacy.secure_sum import TrustedSum
 
 SUMMARY = "summary.json"
+MAY_CHANGE = ("resume", "run-dir", "preset", "cache-dir", "cache-gb", "device", "round-timeout-s")
+"""Settings that a resumed run may change: neither its results nor its account depend on them."""
 STATISTICS = "public_statistics.npz"
 
 
@@ -27,6 +31,32 @@ def write_config(path: Path, config: PinaConfig) -> None:
     """The resolved configuration as TOML."""
     values = {"app": "pina", **config.to_run_config()}
     write_atomically(path / "config.toml", tomli_w.dumps(values).encode())
+
+
+def check_same_run(directory: RunDirectory, config: PinaConfig) -> None:
+    """Refuse to mix two runs in one directory.
+
+    Raises
+    ------
+    ValueError
+        If there are rounds already and ``resume`` is false, or the configuration has changed: the
+        privacy account of a run holds for its own configuration only.
+    """
+    if not directory.rounds_path.exists() and not directory.ledger_path.exists():
+        return
+    if not config.resume:
+        raise ValueError(
+            f"run-dir = '{directory.path}': holds a run already; `python -m pina_app resume "
+            f"{directory.path}` goes on with it"
+        )
+    saved = tomllib.loads((directory.path / "config.toml").read_text(encoding="utf-8"))
+    changed = [
+        f"{key} = {value!r} (was {saved.get(key)!r})"
+        for key, value in config.to_run_config().items()
+        if saved.get(key) != value and key not in MAY_CHANGE
+    ]
+    if changed:
+        raise ValueError(f"{directory.path}: cannot be resumed with {', '.join(changed)}")
 
 
 def save_models(
@@ -101,7 +131,8 @@ def summarise(
         "accuracy_per_cluster": last.get("accuracy_per_cluster"),
         "ari": last.get("ari"),
         **epsilons(plan, strategy),
-        "epsilon_server": None,  # the secure sum is trusted: the server sees every update
+        # Behind a trusted sum the server sees every update: nothing is claimed against it.
+        "epsilon_server": None if TrustedSum.trusted else plan.epsilon_server,
         "delta": plan.delta if plan.private else None,
         "noise_cohort_size": plan.noise_cohort_size if plan.private else None,
         "seeded": config.simulation and config.seed is not None,

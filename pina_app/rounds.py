@@ -1,5 +1,6 @@
 """The end of every round: diagnostics in simulation, one line of the record, the checkpoint."""
 
+import statistics
 import time
 from logging import INFO
 from typing import Any
@@ -37,12 +38,13 @@ class Rounds:
         self.evaluate_every = config.evaluate_every
         self.strategy = strategy
         self.diagnostics = Diagnostics(config, classifier) if config.simulation else None
-        self.started = self.last = time.monotonic()
+        self.last = time.monotonic()
+        self._seconds: list[float] = []
 
     def commit(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Write the round to disk and tell the progress."""
         if server_round == 0:  # nothing has happened yet
-            self.started = self.last = time.monotonic()
+            self.last = time.monotonic()
             return None
         strategy = self.strategy
         measured = self._measure()
@@ -60,7 +62,9 @@ class Rounds:
         if not strategy.plan.private:
             line["unusable"] = strategy.unusable
         self.directory.commit_round(strategy.name, strategy.state(), line)
-        eta = (now - self.started) / server_round * (strategy.total_rounds - strategy.round)
+        self._seconds = [*self._seconds[-9:], line["seconds"]]
+        # The median: the first round also starts the workers.
+        eta = statistics.median(self._seconds) * (strategy.total_rounds - strategy.round)
         say("%s", progress(line, strategy.total_rounds, eta))
         self.last = now
         return None

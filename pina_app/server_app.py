@@ -32,6 +32,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         say("run directory: %s", path)
         preflight.check(config)
+        results.check_same_run(directory, config)
         results.write_config(path, config)
         statistics = public_statistics(config)
         results.save_statistics(path, statistics)
@@ -59,6 +60,7 @@ def run_method(
     strategy = create_strategy(config, method, statistics, directory.ledger_path)
     if state is not None:
         arrays = strategy.load_state(state)
+        strategy.check_ledger()
         say("%s resumes after round %d", method, strategy.completed)
     else:
         classes = number_of_classes(config)

@@ -236,6 +236,14 @@ def _hub_source(config: PinaConfig) -> Source:
     train, test = splits["train"], splits["test"]
     image = _column(train, "Image", config.dataset)
     label = _column(train, "ClassLabel", config.dataset)
+    classes = train.features[label].num_classes
+    for part in (train, test):
+        labels = np.array(part[label])
+        if labels.min() < 0 or labels.max() >= classes:
+            raise ValueError(
+                f"dataset = {config.dataset!r}: has labels outside its {classes} classes (0 to "
+                f"{classes - 1}), {labels.min()} to {labels.max()}"
+            )
     writers: Sequence[str] | None = train["writer_id"] if "writer_id" in train.features else None
     return Source(
         train_images=_hub_images(train, image),
@@ -243,7 +251,7 @@ def _hub_source(config: PinaConfig) -> Source:
         test_images=_hub_images(test, image),
         test_labels=np.array(test[label], dtype=np.int64),
         writers=None if writers is None else np.array(writers),
-        classes=train.features[label].num_classes,
+        classes=classes,
     )
 
 

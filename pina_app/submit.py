@@ -19,6 +19,7 @@ from pina_app.rounds import MARK
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SHOWN = (MARK, "WARNING", "ERROR")
+_NOISE = ("Since flwr 1.32", "Manually terminating ClientAppActor")
 
 
 def app_root() -> Path:
@@ -79,7 +80,7 @@ def follow(run_id: str, say: Callable[[str], None], *, verbose: bool = False) ->
         _show_log(run_id, say, verbose)
         status = _wait(run_id)
     except KeyboardInterrupt:
-        say("stopping the run ...")
+        say("stopping the run ... (`python -m pina_app resume` goes on from its last round)")
         _flwr("stop", run_id)
         raise
     if status["status"] != "finished:completed" and status.get("status-details"):
@@ -144,7 +145,7 @@ def _show_log(run_id: str, say: Callable[[str], None], verbose: bool) -> None:
             line = _COLOURS.sub("", raw).rstrip()
             if verbose:
                 say(line)
-            elif any(mark in line for mark in _SHOWN) and "Since flwr 1.32" not in line:
+            elif any(m in line for m in _SHOWN) and not any(noise in line for noise in _NOISE):
                 say(re.sub(rf"^INFO\s*:\s*{re.escape(MARK)} ?", "", line))
     finally:
         log.terminate()

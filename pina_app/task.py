@@ -17,8 +17,6 @@ from pina_app.sources import Images, load_public_images, read_images
 from pina_app.tails import Tail, create_tail
 from strategies.clustering.public_statistics import PublicStatistics, measure, without_public_data
 
-LABELS_OUTSIDE = "labels outside the classes of the model"
-
 
 @dataclasses.dataclass(frozen=True)
 class FrozenModel:
@@ -46,6 +44,18 @@ class ClientData:
     def usable(self) -> bool:
         """Whether there is anything to train on."""
         return len(self.labels) > 0 and bool(torch.isfinite(self.samples).all())
+
+    def within(self, classes: int | None) -> "ClientData":
+        """These data, or nothing if a label is outside the classes (None: not checked)."""
+        if classes is None or not len(self.labels):
+            return self
+        good = int(self.labels.min()) >= 0 and int(self.labels.max()) < classes
+        return self if good else ClientData.nothing()
+
+    @staticmethod
+    def nothing() -> "ClientData":
+        """Data of a client that cannot take part."""
+        return ClientData(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), -1)
 
 
 @lru_cache(maxsize=1)
@@ -80,19 +90,17 @@ def simulated_client(config: PinaConfig, client: int) -> ClientData:
 
 
 @lru_cache(maxsize=1)
-def device_client(config: PinaConfig, path: str, classes: int) -> ClientData:
+def device_client(config: PinaConfig, path: str) -> ClientData:
     """Data of the one client that a device hosts, from its own file.
 
     Raises
     ------
     ValueError
-        If the file is unusable or a label is outside the model's classes.
+        If the file is unusable.
     """
     images, labels = read_images(path)
     if labels is None:
         raise ValueError(f"data = {path!r}: needs labels y")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"data = {path!r}: {LABELS_OUTSIDE} (0 to {classes - 1})")
     samples = frozen_model(config).reduce(images, "this device's images")
     return ClientData(torch.from_numpy(np.array(samples)), torch.from_numpy(labels), -1)
 

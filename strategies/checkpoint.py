@@ -26,6 +26,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the new name itself
+    finally:
+        os.close(directory)
 
 
 def checkpoint_path(run_dir: Path, method: str) -> Path:

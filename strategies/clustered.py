@@ -24,7 +24,7 @@ from strategies.aggregation import Aggregation
 from strategies.clients import Roster, sample_clients
 from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import PrivacyPlan, Stage
-from strategies.privacy.secure_sum import TrustedSum
+from strategies.privacy.secure_sum import SecureSum, TrustedSum
 from strategies.randomness import noise_stream, stream
 from strategies.streaming import StreamingGrid
 
@@ -185,7 +185,7 @@ class ClusteredStrategy(Strategy):
         request = self._request
         layout = request.layout
         noise = noise_stream(self.seed, f"noise-{self._stage_name(request)}", request.round)
-        secure_sum = TrustedSum(layout.size, noise)
+        secure_sum: SecureSum = TrustedSum(layout.size, noise)
         self.unusable = []
         for reply in replies:
             if not self._answered(reply):
@@ -232,6 +232,8 @@ class ClusteredStrategy(Strategy):
             if self._momentum is not None:
                 updates = updates + self.aggregation.server_momentum * self._momentum
             self._momentum = updates
+            updates = updates.copy()
+            updates[self.skipped] = 0.0  # a skipped cluster stays; its momentum decays
         rows = wire.flatten(self.models) + updates
         self.models = wire.unflatten(rows, self.models[0])
 
@@ -251,7 +253,8 @@ class ClusteredStrategy(Strategy):
 
     def _release(self, request: wire.RoundRequest) -> Release:
         stage = self.stage(request.phase)
-        sensitivity = request.layout.sensitivity
+        sketch = request.phase == "sketch"
+        sensitivity = request.threshold if sketch else request.layout.sensitivity
         return Release(
             method=self.name,
             round=self.round,
@@ -288,6 +291,22 @@ class ClusteredStrategy(Strategy):
             state["momentum"] = self._momentum
         state.update(wire.models_as_state(self.models))
         return state
+
+    def check_ledger(self) -> None:
+        """Refuse to go on if the ledger holds fewer releases than rounds were committed.
+
+        Raises
+        ------
+        RuntimeError
+            If releases are missing: no valid epsilon could be told any more.
+        """
+        committed = [r for r in self.ledger.releases if r.round <= self.completed]
+        if self.plan.private and len({r.round for r in committed}) < self.completed:
+            raise RuntimeError(
+                f"{self.ledger.path}: has {len(committed)} releases of {self.name} for "
+                f"{self.completed} committed rounds; it was cut or replaced, so no epsilon can be "
+                "told. Restore it, or start a new run"
+            )
 
     def _uncertain_participations(self, completed: int) -> int:
         """Recorded training releases beyond the last committed round.

@@ -98,6 +98,7 @@ class PINA(ClusteredStrategy):
                 training,
                 phase="sketch",
                 round=current_round,
+                width=width,
                 threshold=sketch_threshold(self.aggregation.threshold, SKETCH_VALUES, width),
                 noise_multiplier=self.stage("sketch").noise_multiplier,
             )
@@ -150,10 +151,15 @@ class PINA(ClusteredStrategy):
         """Secure sums, except for the sketches of the printed method, which come one by one."""
         if self._request is None or self._request.phase != "sketch":
             return super().aggregate_train(server_round, replies)
+        if self.plan.private:
+            self.ledger.record(self._release(self._request))
         for reply in replies:
-            if self._answered(reply):
-                sketches = wire.read_sketches(reply)
-                self._sketches.extend(sketches[np.isfinite(sketches).all(axis=1)])
+            if not self._answered(reply):
+                continue
+            try:
+                self._sketches.extend(wire.read_sketches(reply, self._request.width))
+            except ValueError as error:
+                log(WARNING, "round %d: %s; left out", self.round, error)
         if self.round == self.init_rounds:
             log(WARNING, LORA_SKETCH_WARNING)
             rng = stream(self.seed, "sketch-kmeans")

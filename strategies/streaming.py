@@ -41,8 +41,9 @@ class StreamingGrid(Grid):
         deadline = None if timeout is None else time.monotonic() + timeout
         while waiting:
             for reply in self._grid.pull_messages(list(waiting)):
-                waiting.discard(reply.metadata.reply_to_message_id)
-                yield reply
+                if reply.metadata.reply_to_message_id in waiting:  # a second copy is not
+                    waiting.remove(reply.metadata.reply_to_message_id)
+                    yield reply
             if waiting:
                 if deadline is not None and time.monotonic() > deadline:
                     return

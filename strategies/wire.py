@@ -171,9 +171,13 @@ def read_round(
     )
 
 
-def contribution(total: NDArray[np.int64], unusable: Sequence[int] = ()) -> RecordDict:
-    """A node's reply; ``unusable`` names clients and must stay empty in a private run."""
-    content = RecordDict({_CONTRIBUTION: ArrayRecord({_SUM: Array(total)})})
+def contribution(total: NDArray[np.int64]) -> RecordDict:
+    """A node's reply: the protected vector, alone."""
+    return RecordDict({_CONTRIBUTION: ArrayRecord({_SUM: Array(total)})})
+
+
+def naming(content: RecordDict, unusable: Sequence[int]) -> RecordDict:
+    """A reply that names the clients without a usable update; never in a private run."""
     if unusable:
         content[_UNUSABLE] = ConfigRecord({_CLIENTS: list(unusable)})
     return content
@@ -192,14 +196,16 @@ def read_contribution(message: Message) -> NDArray[np.int64]:
         raise ValueError(f"the reply of node {message.metadata.src_node_id} has no sum") from error
 
 
-def read_sketches(message: Message) -> NDArray[np.float64]:
-    """The sketches of a reply; raises ValueError if the reply has another form."""
+def read_sketches(message: Message, width: int) -> NDArray[np.float64]:
+    """The finite sketches (n, width) of a reply; ValueError if the reply has another form."""
+    node = message.metadata.src_node_id
     try:
-        return message.content.array_records[_CONTRIBUTION][_SKETCHES].numpy()
+        sketches = message.content.array_records[_CONTRIBUTION][_SKETCHES].numpy()
     except KeyError as error:
-        raise ValueError(
-            f"the reply of node {message.metadata.src_node_id} has no sketches"
-        ) from error
+        raise ValueError(f"the reply of node {node} has no sketches") from error
+    if sketches.ndim != 2 or sketches.shape[1] != width:
+        raise ValueError(f"node {node} sent sketches of shape {sketches.shape}: need (n, {width})")
+    return sketches[np.isfinite(sketches).all(axis=1)]
 
 
 def read_unusable(message: Message) -> list[int]:

@@ -13,7 +13,7 @@ from flwr.app import Context, Message, RecordDict
 from safetensors.torch import load_file
 
 import apps
-from pina_app import task
+from pina_app import digits, task
 from pina_app.config import PinaConfig, Scalar, from_run_config
 from strategies import run_record
 from tests.grid import InProcessGrid
@@ -255,6 +255,99 @@ def test_one_two_and_many_nodes_agree(tmp_path: Path, cache_dir: Path) -> None:
     for other in models[1:]:
         for name, values in models[0].items():
             torch.testing.assert_close(values, other[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_failing_client_does_not_take_its_neighbours_with_it(
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four clients on a node, one raises: the others' contribution is what it is without it."""
+    healthy = task.simulated_client
+
+    def faulty(config: PinaConfig, client: int) -> task.ClientData:
+        if client == 5:
+            raise ValueError("secret image content")
+        return healthy(config, client)
+
+    def absent(config: PinaConfig, client: int) -> task.ClientData:
+        return task.ClientData.nothing() if client == 5 else healthy(config, client)
+
+    models = []
+    for name, loader in (("faulty", faulty), ("absent", absent)):
+        monkeypatch.setattr("pina_app.client_app.simulated_client", loader)
+        run_app(tmp_path / name, cache_dir)
+        models.append(load_file(tmp_path / name / "pina" / "cluster-0.safetensors"))
+    for key, values in models[0].items():
+        assert torch.equal(values, models[1][key])
+
+
+@pytest.mark.parametrize("per_node", [1, 4])
+def test_an_unusable_client_sends_a_sketch_like_any_other(
+    per_node: int, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = task.simulated_client
+
+    def faulty(config: PinaConfig, client: int) -> task.ClientData:
+        return task.ClientData.nothing() if client == 5 else healthy(config, client)
+
+    monkeypatch.setattr("pina_app.client_app.simulated_client", faulty)
+    settings: dict[str, Scalar] = {"init": "lora-sketch", "clients-per-node": per_node}
+    grid = run_app(tmp_path, cache_dir, settings)
+    shapes = {
+        reply.content.array_records["contribution"]["sketches"].numpy().shape
+        for reply in grid.replies
+        if "sketches" in reply.content.array_records.get("contribution", {})
+    }
+    assert shapes == {(per_node, 64)}
+    phases = [line["phase"] for line in run_record.read(tmp_path / "ledger.jsonl")]
+    assert phases == ["sketch"] * 2 + ["train"] * 3
+
+
+def test_head_only_training_moves_nothing_else(tmp_path: Path, cache_dir: Path) -> None:
+    """No LoRA array travels, is clipped or gets noise: the exported qkv is the frozen one."""
+    run_app(tmp_path, cache_dir, {"trainable": "head", "methods": "pina"})
+    state = np.load(tmp_path / "checkpoint-pina.npz")
+    assert {key for key in state.files if key.startswith("cluster-0/")} == {
+        "cluster-0/head.weight",
+        "cluster-0/head.bias",
+    }
+    weight = load_file(tmp_path / "pina" / "cluster-0.safetensors")["blocks.1.attn.qkv.weight"]
+    frozen = digits.create_vit().blocks[-1].attn.qkv.weight
+    assert torch.equal(weight, frozen)
+
+
+def test_another_configuration_cannot_go_on_with_a_run(tmp_path: Path, cache_dir: Path) -> None:
+    """The account of a run holds for its own configuration, and needs its whole ledger."""
+    run_app(tmp_path, cache_dir, {"methods": "fedavg"})
+    with pytest.raises(ValueError, match="holds a run already"):
+        run_app(tmp_path, cache_dir, {"methods": "fedavg"})
+    resume: dict[str, Scalar] = {"methods": "fedavg", "resume": True}
+    with pytest.raises(ValueError, match=r"cannot be resumed with rounds = 5 \(was 3\)"):
+        run_app(tmp_path, cache_dir, {**resume, "rounds": 5})
+    with pytest.raises(ValueError, match=r"seed = 'none' \(was 0\)"):
+        run_app(tmp_path, cache_dir, {**resume, "seed": "none"})
+    lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    (tmp_path / "ledger.jsonl").write_text(lines[0] + "\n")
+    with pytest.raises(RuntimeError, match="1 releases of fedavg for 3 committed rounds"):
+        run_app(tmp_path, cache_dir, resume)
+
+
+def test_a_kill_in_the_first_round_counts_against_the_cap(tmp_path: Path, cache_dir: Path) -> None:
+    """Recorded, perhaps used, never committed: nobody may take part a second time with cap 1."""
+    settings: dict[str, Scalar] = {
+        "methods": "fedavg",
+        "seed": "none",
+        "q": 1.0,
+        "max-participations": 1,
+    }
+    run_app(tmp_path / "first", cache_dir, settings)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    first = (tmp_path / "first" / "ledger.jsonl").read_text().splitlines()[0]
+    (killed / "ledger.jsonl").write_text(first + "\n")
+    config = (tmp_path / "first" / "config.toml").read_text()
+    (killed / "config.toml").write_text(config)
+    grid = run_app(killed, cache_dir, {**settings, "resume": True})
+    assert not [m for m in grid.asked if m.metadata.message_type == "train"]
 
 
 def test_a_run_directory_in_use_is_refused(tmp_path: Path, cache_dir: Path) -> None:

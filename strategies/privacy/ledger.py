@@ -27,7 +27,7 @@ class Release:
     method, round : str, int
         Which strategy released, and in which of its rounds (from 1).
     phase : str
-        What was released: "mean", "lloyd" or "train".
+        What was released: "mean", "lloyd", "train", or a "sketch", which no epsilon covers.
     noise_multiplier : float
         Standard deviation of the noise of the assumed cohort, in sensitivities.
     sampling : float
@@ -126,6 +126,8 @@ class Ledger:
         return self._epsilon(self.releases, actual=True)
 
     def _epsilon(self, releases: list[Release], *, actual: bool) -> float:
+        # No epsilon covers a sketch; a run with sketches claims none at all.
+        releases = [release for release in releases if release.phase != "sketch"]
         events = [release.actual if actual else release.assumed for release in releases]
         if self.cap is not None:
             init = [event for event, r in zip(events, releases, strict=True) if r.phase != "train"]

@@ -163,7 +163,9 @@ def plan_privacy(
             epsilon_server=None,
         )
 
-    unamplified = epsilon_for == "server" or max_participations is not None
+    if epsilon_for == "server" and max_participations is None:
+        max_participations = rounds  # no cap, and no amplification either
+    unamplified = max_participations is not None
 
     def events(init: Stage | None, train: Stage | None, *, amplified: bool) -> list[Event]:
         """What the planned stages cost, for the outside (amplified) or the server."""

@@ -94,7 +94,7 @@ class Problem:
         unusable = (
             [] if request.private else [k for k, good in zip(ids, finite, strict=True) if not good]
         )
-        return wire.contribution(total, unusable)
+        return wire.naming(wire.contribution(total), unusable)
 
     def choose(
         self,

@@ -147,10 +147,10 @@ def test_every_release_is_in_the_ledger_and_epsilon_is_the_planned_one(kind: str
     strategy = make_strategy(kind, plan)
     run(strategy, Problem())
     assert plan.epsilon_outside is not None
-    if kind == "pina-sketch":  # sketches are no release of a sound mechanism
-        assert len(strategy.ledger.releases) == plan.train.releases
-        return
     assert len(strategy.ledger.releases) == strategy.total_rounds
+    if kind == "pina-sketch":  # recorded, but no epsilon covers sketches: only training counts
+        assert strategy.ledger.epsilon() < plan.epsilon_outside
+        return
     assert strategy.ledger.epsilon() == pytest.approx(plan.epsilon_outside, rel=1e-12)
     assert strategy.ledger.epsilon() <= 3.0
 

@@ -32,7 +32,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def reached(*_: object, **__: object) -> str:
         raise AssertionError("a run was submitted")
 
-    monkeypatch.setattr(submit, "submit_and_follow", reached)
+    monkeypatch.setattr(submit, "submit", reached)
     place = tmp_path / "empty"
     place.mkdir()
     monkeypatch.chdir(place)
@@ -46,7 +46,7 @@ def refused(outside: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: str) -> str:
         assert main(list(arguments)) == 2
         captured = capsys.readouterr()
-        assert captured.out == ""
+        assert captured.out in ("", "checking settings, data and weights ...\n")
         lines = captured.err.splitlines()
         assert len(lines) == 1, captured.err
         assert lines[0].startswith("error: ")
@@ -228,10 +228,17 @@ class Submission:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
         self.calls: list[tuple[Path, int]] = []
         self.status = status
-        monkeypatch.setattr(submit, "submit_and_follow", self)
+        monkeypatch.setattr(submit, "submit", self.submit)
+        monkeypatch.setattr(submit, "follow", self.follow)
 
-    def __call__(self, run_config: Path, nodes: int, say: object, *, verbose: bool) -> str:
+    def submit(self, run_config: Path, nodes: int) -> str:
+        """Keeps what is submitted."""
         self.calls.append((run_config, nodes))
+        return "7"
+
+    def follow(self, run_id: str, say: object, *, verbose: bool) -> str:
+        """The final status at once."""
+        assert run_id == "7"
         return self.status
 
 
@@ -316,7 +323,7 @@ def test_plan_numbers(outside: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert list(outside.iterdir()) == []
     stages = re.findall(
         rf"(\w+): (\d+) releases, q = {NUMBER}, z = {NUMBER}; noise on the mean of {NUMBER} "
-        rf"clients {NUMBER} a coordinate \(a client's largest norm: {NUMBER}\)",
+        rf"clients {NUMBER} a coordinate \(S = {NUMBER}\)",
         text,
     )
     assert [stage[0] for stage in stages] == ["initialisation", "training"]
@@ -326,8 +333,9 @@ def test_plan_numbers(outside: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (g, q_init, m_init) == (7, 1, 5000)
     assert (t, q, m, s) == (100, 0.1, 500, 1)
     # Printed with 3 or 4 digits.
-    assert std_init == pytest.approx(z_init / 5000, rel=5e-3)
-    assert std == pytest.approx(z * 1.0 / 500, rel=5e-3)
+    # Sensitivities: sqrt(2) of a Lloyd release, S sqrt(1 + kappa^2) of a training release.
+    assert std_init == pytest.approx(z_init * 2**0.5 / 5000, rel=5e-3)
+    assert std == pytest.approx(z * 1.01**0.5 / 500, rel=5e-3)
     outside_number = re.search(rf"epsilon_outside = {NUMBER}", text)
     server_number = re.search(rf"epsilon_server = {NUMBER}", text)
     delta = re.search(rf"delta = {NUMBER}", text)
@@ -386,8 +394,34 @@ def test_a_private_run_without_epsilon_is_described_as_such() -> None:
     """The sentence on the sketches, and on no privacy."""
     config = PinaConfig(init="lora-sketch", weights="none", q=1.0)
     plan = preflight.check(config)["pina"]
-    text = preflight.describe("pina", plan, config.clip)
+    text = preflight.describe(config, "pina", plan)
     assert "epsilon: none; the sketches of init = 'lora-sketch' are not private" in text
     config = PinaConfig(private=False, weights="none")
-    text = preflight.describe("pina", preflight.check(config)["pina"], config.clip)
+    text = preflight.describe(config, "pina", preflight.check(config)["pina"])
     assert text == "pina: no privacy, no noise"
+
+
+def test_a_failed_submission_leaves_a_users_directory_alone(
+    outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the command wrote is taken back; what was there stays."""
+
+    def unreachable(*_: object) -> str:
+        raise RuntimeError("no SuperLink")
+
+    monkeypatch.setattr(submit, "submit", unreachable)
+    (outside / "mine").mkdir()
+    (outside / "mine" / "thesis.txt").write_text("years of work")
+    for name in ("mine", "new"):
+        assert main(["run", "weights=none", f"run-dir={name}", CHEAP]) == 2
+    assert [str(path.relative_to(outside)) for path in sorted(outside.rglob("*"))] == [
+        "mine",
+        "mine/thesis.txt",
+    ]
+    assert "no SuperLink" in capsys.readouterr().err
+
+
+def test_noise_that_the_budget_does_not_cover_is_refused(refused: Run) -> None:
+    message = refused("run", "methods=fedavg", "weights=none", "noise-multiplier=0.1")
+    assert message.startswith("noise-multiplier = 0.1: the first release of fedavg alone costs")
+    assert "epsilon = 'none'" in message

@@ -69,15 +69,16 @@ def test_device_data(config: PinaConfig, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (4, 8, 8), dtype=np.uint8), np.array([0, 3, 1, 9])
     path = write(tmp_path / "a.npz", {"x": x, "y": y})
-    data = device_client(config, path, 10)
+    data = device_client(config, path)
     tail = frozen_model(config).tail
     expected = tail.reduce(to_pixels(tail, x))
     torch.testing.assert_close(data.samples, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(data.labels, y)
-    with pytest.raises(ValueError, match="labels outside the classes"):
-        device_client(config, path, 9)
+    assert data.within(10).usable
+    assert data.within(None).usable
+    assert not data.within(9).usable
     with pytest.raises(ValueError, match="needs labels y"):
-        device_client(config, write(tmp_path / "b.npz", {"x": x}), 10)
+        device_client(config, write(tmp_path / "b.npz", {"x": x}))
 
 
 def test_public_statistics_of_the_public_images(config: PinaConfig) -> None:

@@ -120,7 +120,8 @@ def test_replacement_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "fsync", fsync)
     write_atomically(path, b"new")
-    assert seen == [(b"old", [b"new"])]
+    # Then the directory, which holds the new name.
+    assert seen == [(b"old", [b"new"]), (b"new", [])]
     assert [other.name for other in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"new"
 

@@ -182,16 +182,17 @@ def test_system_source_is_inversion_of_the_systems_bytes(monkeypatch: pytest.Mon
 def test_every_grid_point_is_attainable_far_into_the_tail(
     multiplier: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neighbouring words are less than a grid step apart, at the centre as at 7 sigma.
+    """Neighbouring uniform numbers are less than a grid step apart, at the centre as at 7 sigma.
 
     Otherwise the noise takes values on a sparse set there, and a sum tells which contribution it
-    hides. The second word fills the gaps between neighbours of the first.
+    hides. Far out the second word fills the gaps between neighbours of the first.
     """
     for sigma in (0.5, 2.0, 3.5, 4.0, 5.0, 6.0, 7.0):
         word = int(stats.norm.sf(sigma) * 2.0**64)
-        step = max(1, int(np.spacing(float(word))))
-        words = [2 * word, 2 * (word + step)]
-        low, high = system_normal_of(words, [0, 0], monkeypatch) * multiplier * GRID_STEPS
+        spacing = float(np.spacing(float(word)))
+        whole, part = int(spacing), int(spacing % 1 * 2.0**64)
+        words = [2 * word, 2 * (word + whole)]
+        low, high = system_normal_of(words, [0, part], monkeypatch) * multiplier * GRID_STEPS
         assert 0 <= low - high < 1
 
 

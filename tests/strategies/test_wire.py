@@ -124,7 +124,7 @@ def test_contribution_round_trip() -> None:
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, total)
     assert wire.read_unusable(message) == []
-    assert wire.read_unusable(reply(wire.contribution(total, [4, 9]))) == [4, 9]
+    assert wire.read_unusable(reply(wire.naming(wire.contribution(total), [4, 9]))) == [4, 9]
 
 
 def test_a_private_reply_holds_one_array_and_nothing_else() -> None:
@@ -139,7 +139,7 @@ def test_sketches_round_trip() -> None:
     """One row a client; also none."""
     for sketches in (np.random.default_rng(1).standard_normal((3, 5)), np.zeros((0, 5))):
         np.testing.assert_array_equal(
-            wire.read_sketches(reply(wire.sketch_reply(sketches))), sketches
+            wire.read_sketches(reply(wire.sketch_reply(sketches)), 5), sketches
         )
 
 
@@ -150,7 +150,11 @@ def test_replies_of_another_form_are_refused() -> None:
         with pytest.raises(ValueError, match="no sum"):
             wire.read_contribution(reply(content))
         with pytest.raises(ValueError, match="no sketches"):
-            wire.read_sketches(reply(content))
+            wire.read_sketches(reply(content), 2)
+    with pytest.raises(ValueError, match=r"shape \(2, 3\)"):
+        wire.read_sketches(reply(wire.sketch_reply(np.zeros((2, 3)))), 5)
+    rows = np.array([[1.0, 2.0], [np.nan, 0.0]])
+    np.testing.assert_array_equal(wire.read_sketches(reply(wire.sketch_reply(rows)), 2), rows[:1])
 
 
 @pytest.mark.parametrize("clients", [[], [0, 1, 2]])
