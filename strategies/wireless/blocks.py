@@ -13,7 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from .annealing import (
-    COLD, DISTANCE_FLOOR, HOT, Budget, weight_table,
+    COLD,
+    DISTANCE_FLOOR,
+    HOT,
+    Budget,
+    weight_table,
 )
 from .heat_bath import Data, HeatBath, NoisePool
 from .problem import Clustering, ClusteringProblem, FloatArray, IntArray
@@ -30,7 +34,11 @@ def anneal_blocks(
     rng: np.random.Generator,
     *,
     free_heads: bool = True,
-    hot: float = HOT, cold: float = COLD, per_block=CLUSTERS_A_BLOCK, spr=SWEEPS_A_ROUND, prand=None,
+    hot: float = HOT,
+    cold: float = COLD,
+    per_block=CLUSTERS_A_BLOCK,
+    spr=SWEEPS_A_ROUND,
+    prand=None,
 ) -> Clustering:
     """The clustering reached from ``start`` (feasible) with the same number of heads."""
     factor = problem.unit_gradients
@@ -42,8 +50,11 @@ def anneal_blocks(
         groups = _groups(problem, heads, rng, per_block, prand)
         devices = _members(labels, groups)
         bath = HeatBath(
-            _block_data(problem, factor, devices), *_local(labels, heads, groups, devices),
-            np.broadcast_to(table[:devices.shape[1] + 2], (len(devices), devices.shape[1] + 2)), noise)
+            _block_data(problem, factor, devices),
+            *_local(labels, heads, groups, devices),
+            np.broadcast_to(table[: devices.shape[1] + 2], (len(devices), devices.shape[1] + 2)),
+            noise,
+        )
         if unit is None:
             unit = bath.typical_change()
         temperature = unit * hot * (cold / hot) ** progress
@@ -59,7 +70,9 @@ def anneal_blocks(
     return best
 
 
-def _groups(problem: ClusteringProblem, heads: IntArray, rng: np.random.Generator, per_block, prand) -> IntArray:
+def _groups(
+    problem: ClusteringProblem, heads: IntArray, rng: np.random.Generator, per_block, prand
+) -> IntArray:
     """(B, m) clusters of each block, -1 for padding."""
     count = len(heads)
     if rng.random() < (problem.alpha**2 if prand is None else prand):

@@ -157,7 +157,9 @@ class HeatBath:
         join = grown * (self.squares + 2 * product + norm[:, None]) - self.weight * self.squares
         join += self.head_distance[rows, :, devices]
         join[self.counts >= self.capacity] = FORBIDDEN
-        leave = self.weight_table[rows, own_count - 1] * (own_square - 2 * product[rows, own] + norm)
+        leave = self.weight_table[rows, own_count - 1] * (
+            own_square - 2 * product[rows, own] + norm
+        )
         leave -= own_weight * own_square + self.head_distance[rows, own, devices]
         join += leave[:, None]
         join[rows, own] = FORBIDDEN
@@ -179,7 +181,9 @@ class HeatBath:
         if len(go):
             self.apply(go, devices[go], choice[go], change[go, choice[go]])
 
-    def apply(self, rows: IntArray, devices: IntArray, choice: IntArray, change: FloatArray) -> None:
+    def apply(
+        self, rows: IntArray, devices: IntArray, choice: IntArray, change: FloatArray
+    ) -> None:
         """Swap ``devices`` with ``choice`` (< n) or move them to cluster ``choice - n``."""
         swaps = choice < self.devices
         partner = np.where(swaps, choice, 0)
@@ -188,7 +192,9 @@ class HeatBath:
         target = np.where(swaps, self.labels[rows, partner], choice - self.devices)
         gram, products = self.data.gram, self.products
         shift = gram[source_data, devices] - gram[source_data, partner] * swaps[:, None]
-        length = np.where(swaps, self.gap[source_data, devices, partner], self.norms[source_data, devices])
+        length = np.where(
+            swaps, self.gap[source_data, devices, partner], self.norms[source_data, devices]
+        )
         for cluster, sign in ((source, -2.0), (target, 2.0)):
             along = products[rows, cluster, devices] - products[rows, cluster, partner] * swaps
             self.squares[rows, cluster] += length + sign * along
@@ -236,7 +242,9 @@ class HeatBath:
         """Mean size of the changes by allowed swaps: the unit in which temperatures are given."""
         sizes = []
         for _ in range(4):
-            swaps = self.changes(self.noise.rng.integers(self.devices, size=self.size))[:, : self.devices]
+            swaps = self.changes(self.noise.rng.integers(self.devices, size=self.size))[
+                :, : self.devices
+            ]
             sizes.append(np.abs(swaps[np.abs(swaps) < FORBIDDEN / 2]))
         found = np.concatenate(sizes)
         return float(found.mean()) if found.size else 0.0

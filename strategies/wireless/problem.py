@@ -95,7 +95,9 @@ class ClusteringProblem:
         if capacities.ndim == 0:
             capacities = np.full(len(self.candidates), capacities)
         if capacities.shape != self.candidates.shape:
-            raise ValueError(f"capacities has shape {capacities.shape}: must be {self.candidates.shape}")
+            raise ValueError(
+                f"capacities has shape {capacities.shape}: must be {self.candidates.shape}"
+            )
         if (capacities < 1).any() or (capacities != np.floor(capacities)).any():
             raise ValueError(f"capacities = {capacities.min()}: must be whole numbers >= 1")
         put("capacities", np.minimum(capacities, devices).astype(np.int64))
@@ -103,7 +105,9 @@ class ClusteringProblem:
             to_server = np.linalg.norm(self.positions_m - self.server_m, axis=1)
             put("distance_reference_m", float(to_server.sum()))
         if not 0.0 < self.distance_reference_m < np.inf:
-            raise ValueError(f"distance_reference_m = {self.distance_reference_m}: must be > 0 and finite")
+            raise ValueError(
+                f"distance_reference_m = {self.distance_reference_m}: must be > 0 and finite"
+            )
         if self.capacities.sum() < devices:
             total = int(self.capacities.sum())
             raise InfeasibleCapacityError(devices, len(self.candidates), total)
@@ -189,7 +193,9 @@ def _check_gradients(unit_gradients: NDArray[np.floating], devices: int) -> None
     wrong = (np.abs(squared - 1.0) > UNIT_TOLERANCE) & (squared != 0.0)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise ValueError(f"unit_gradients[{row}] has squared length {squared[row]}: must be 1 (or 0)")
+        raise ValueError(
+            f"unit_gradients[{row}] has squared length {squared[row]}: must be 1 (or 0)"
+        )
 
 
 def _check_candidates(candidates: IntArray, devices: int) -> None:
@@ -212,14 +218,18 @@ def check_clustering(problem: ClusteringProblem, clustering: Clustering) -> None
     counts = np.bincount(labels, minlength=len(heads))
     over = np.flatnonzero(counts > problem.capacity_of_device()[heads])
     if len(over):
-        raise ValueError(f"cluster {over[0]} holds {counts[over[0]]} devices: more than its capacity")
+        raise ValueError(
+            f"cluster {over[0]} holds {counts[over[0]]} devices: more than its capacity"
+        )
 
 
 def total_distance_m(problem: ClusteringProblem, clustering: Clustering) -> float:
     """d(C), Eq. 6, in metres."""
     own_head = problem.positions_m[clustering.heads[clustering.labels]]
     to_head = np.linalg.norm(problem.positions_m - own_head, axis=1).sum()
-    to_server = np.linalg.norm(problem.positions_m[clustering.heads] - problem.server_m, axis=1).sum()
+    to_server = np.linalg.norm(
+        problem.positions_m[clustering.heads] - problem.server_m, axis=1
+    ).sum()
     return float(to_head + to_server)
 
 
@@ -241,7 +251,9 @@ def objective(problem: ClusteringProblem, clustering: Clustering) -> float:
 
 def utility_as_printed(problem: ClusteringProblem, clustering: Clustering) -> float:
     """Psi of Eq. 18: the same, but the head-to-server distances are not multiplied by beta."""
-    to_server = np.linalg.norm(problem.positions_m[clustering.heads] - problem.server_m, axis=1).sum()
+    to_server = np.linalg.norm(
+        problem.positions_m[clustering.heads] - problem.server_m, axis=1
+    ).sum()
     missing = problem.alpha * to_server / problem.distance_reference_m
     return objective(problem, clustering) + float(missing)
 
