@@ -71,6 +71,19 @@ def full_data(problem: ClusteringProblem) -> Data:
     )
 
 
+def stack_starts(
+    problem: ClusteringProblem, starts: Sequence[Clustering]
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Labels (B, U), heads (B, K; -1 pads) and weight tables (B, U + 2) of a population."""
+    width = max(len(start.heads) for start in starts)
+    labels = np.stack([start.labels for start in starts])
+    heads = np.full((len(starts), width), -1, dtype=np.int64)
+    for row, start in enumerate(starts):
+        heads[row, : len(start.heads)] = start.heads
+    tables = [weight_table(problem, len(start.heads), problem.devices + 2) for start in starts]
+    return labels, heads, np.stack(tables)
+
+
 def anneal_population(
     problem: ClusteringProblem,
     starts: Sequence[Clustering],
@@ -81,13 +94,8 @@ def anneal_population(
     hot: float = HOT,
 ) -> Clustering:
     """The best clustering found from ``starts`` (feasible; heads may differ in number). O(B K U + U^2)."""
-    width = max(len(start.heads) for start in starts)
-    labels = np.stack([start.labels for start in starts])
-    heads = np.full((len(starts), width), -1, dtype=np.int64)
-    for row, start in enumerate(starts):
-        heads[row, : len(start.heads)] = start.heads
-    table = [weight_table(problem, len(start.heads), problem.devices + 2) for start in starts]
-    bath = HeatBath(full_data(problem), labels, heads, np.stack(table), NoisePool(rng))
+    labels, heads, tables = stack_starts(problem, starts)
+    bath = HeatBath(full_data(problem), labels, heads, tables, NoisePool(rng))
     best, unit = _Best(problem), bath.typical_change()
     best.offer(bath)
     exchanged = 0

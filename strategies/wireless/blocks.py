@@ -12,17 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .annealing import (
-    COLD,
-    DISTANCE_FLOOR,
-    HOT,
-    Budget,
-    weight_table,
-)
+from .annealing import DISTANCE_FLOOR, Budget, weight_table
 from .heat_bath import Data, HeatBath, NoisePool
 from .problem import Clustering, ClusteringProblem, FloatArray, IntArray
 
-CLUSTERS_A_BLOCK = 5
+HOT, COLD = 0.04, 0.01
+CLUSTERS_A_BLOCK = 6
 SWEEPS_A_ROUND = 2
 FACTOR_RANK = 128
 
@@ -35,34 +30,28 @@ def anneal_blocks(
     *,
     free_heads: bool = True,
     hot: float = HOT,
-    cold: float = COLD,
-    per_block=CLUSTERS_A_BLOCK,
-    spr=SWEEPS_A_ROUND,
-    prand=None,
 ) -> Clustering:
-    """The clustering reached from ``start`` (feasible) with the same number of heads."""
-    factor = problem.unit_gradients
+    """The best clustering found from ``start`` (feasible), with the same number of heads."""
     noise = NoisePool(rng)
+    factor = principal_factor(problem.unit_gradients, rng)
     labels, heads = start.labels.copy(), start.heads.copy()
     table = weight_table(problem, len(heads), problem.devices + 2)
-    best, best_value, unit = start, np.inf, None
+    best, best_value, unit = start, np.inf, 0.0
     while (progress := budget.progress()) < 1:
-        groups = _groups(problem, heads, rng, per_block, prand)
+        groups = _groups(problem, heads, rng)
         devices = _members(labels, groups)
-        bath = HeatBath(
-            _block_data(problem, factor, devices),
-            *_local(labels, heads, groups, devices),
-            np.broadcast_to(table[: devices.shape[1] + 2], (len(devices), devices.shape[1] + 2)),
-            noise,
-        )
-        if unit is None:
-            unit = bath.typical_change()
-        temperature = unit * hot * (cold / hot) ** progress
-        for _ in range(spr):
+        tables = np.tile(table[: devices.shape[1] + 2], (len(devices), 1))
+        data = _block_data(problem, factor, devices)
+        bath = HeatBath(data, *_local(labels, heads, groups, devices), tables, noise)
+        unit = unit or bath.typical_change()
+        temperature = unit * hot * (COLD / hot) ** progress
+        for _ in range(SWEEPS_A_ROUND):
             bath.sweep(temperature)
             if free_heads:
                 bath.draw_heads(temperature)
             budget.done += 1
+            if budget.progress() >= 1:
+                break
         _write_back(bath, groups, devices, labels, heads)
         value = float(bath.value.sum())
         if value < best_value:
@@ -70,25 +59,39 @@ def anneal_blocks(
     return best
 
 
+def principal_factor(rows: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """(U, r) rows whose inner products approximate those of ``rows``, and the exact squared norms.
+
+    Exact for r <= ``FACTOR_RANK``. Otherwise the rows are projected on the leading directions of a
+    randomized range finder (two passes over the rows).
+    """
+    norms = np.einsum("ij,ij->i", rows, rows, dtype=float)
+    if rows.shape[1] <= FACTOR_RANK:
+        return rows, norms
+    draw = rng.standard_normal((FACTOR_RANK, len(rows)), dtype=np.float32)
+    basis, _ = np.linalg.qr((draw @ rows).T)
+    return np.asarray(rows @ basis), norms
+
+
 def _groups(
-    problem: ClusteringProblem, heads: IntArray, rng: np.random.Generator, per_block, prand
+    problem: ClusteringProblem, heads: IntArray, rng: np.random.Generator
 ) -> IntArray:
     """(B, m) clusters of each block, -1 for padding."""
     count = len(heads)
-    if rng.random() < (problem.alpha**2 if prand is None else prand):
+    if rng.random() < problem.alpha**2:
         order = rng.permutation(count)
     else:
         angle = rng.random() * 2 * np.pi
         turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
         x, y = (problem.positions_m[heads] @ turn).T
-        strips = max(1, round(np.sqrt(count / per_block)))
+        strips = max(1, round(np.sqrt(count / CLUSTERS_A_BLOCK)))
         rank = np.empty(count)
         rank[np.argsort(x)] = np.arange(count)
         order = np.lexsort((y, np.floor(rank * strips / count + rng.random())))
-    blocks = -(-count // per_block)
-    padded = np.full(blocks * per_block, -1, dtype=np.int64)
+    blocks = -(-count // CLUSTERS_A_BLOCK)
+    padded = np.full(blocks * CLUSTERS_A_BLOCK, -1, dtype=np.int64)
     padded[:count] = order
-    return padded.reshape(blocks, per_block)
+    return padded.reshape(blocks, CLUSTERS_A_BLOCK)
 
 
 def _members(labels: IntArray, groups: IntArray) -> IntArray:
@@ -105,23 +108,26 @@ def _members(labels: IntArray, groups: IntArray) -> IntArray:
     return devices
 
 
-def _block_data(problem: ClusteringProblem, factor: FloatArray, devices: IntArray) -> Data:
+def _block_data(
+    problem: ClusteringProblem, factor: tuple[FloatArray, FloatArray], devices: IntArray
+) -> Data:
     real = devices >= 0
-    rows = factor[devices].astype(float) * real[:, :, None]
+    rows = factor[0][devices].astype(float) * real[:, :, None]
+    gram = rows @ rows.transpose(0, 2, 1)
+    everyone = np.arange(devices.shape[1])
+    gram[:, everyone, everyone] = factor[1][devices] * real
     place = problem.positions_m[devices]
     weight = max(problem.distance_weight, DISTANCE_FLOOR / problem.distance_reference_m)
     offset = place[:, :, None, :] - place[:, None, :, :]
-    both = real[:, :, None] & real[:, None, :]
-    to_server = np.linalg.norm(place - problem.server_m, axis=2)
-    return Data(
-        rows @ rows.transpose(0, 2, 1),
-        weight * np.hypot(offset[..., 0], offset[..., 1]) * both,
-        weight * to_server,
-        problem.capacity_of_device()[devices] * real,
-    )
+    distance = np.hypot(offset[..., 0], offset[..., 1])
+    distance *= weight * (real[:, :, None] & real[:, None, :])
+    to_server = weight * np.linalg.norm(place - problem.server_m, axis=2)
+    return Data(gram, distance, to_server, problem.capacity_of_device()[devices] * real)
 
 
-def _local(labels, heads, groups, devices):
+def _local(
+    labels: IntArray, heads: IntArray, groups: IntArray, devices: IntArray
+) -> tuple[IntArray, IntArray]:
     """Block labels and heads in block numbering."""
     local_cluster = np.zeros(len(heads), dtype=np.int64)
     block, slot = np.nonzero(groups >= 0)
@@ -134,7 +140,10 @@ def _local(labels, heads, groups, devices):
     return local_labels, local_heads
 
 
-def _write_back(bath, groups, devices, labels, heads) -> None:
+def _write_back(
+    bath: HeatBath, groups: IntArray, devices: IntArray, labels: IntArray, heads: IntArray
+) -> None:
+    """Change ``labels`` and ``heads`` in place to what the blocks have found."""
     row, column = np.nonzero(devices >= 0)
     labels[devices[row, column]] = groups[row, bath.labels[row, column]]
     block, slot = np.nonzero(groups >= 0)

@@ -146,7 +146,11 @@ class PriceBound:
         self.tangents = np.tile(rows.mean(axis=0), (len(self.near), most, 1))
         self.curved = bool(self.weight.any())
         self.or_more = not depends_on_head_count(problem)
-        self.prices = np.zeros(devices) if prices is None else prices.copy()
+        if prices is None:  # the tangent at the overall mean, for clusters of average size
+            size = devices / heads
+            slope = 2 * size * np.interp(size, self.sizes, self.weight)
+            prices = slope * (rows @ rows.mean(axis=0))
+        self.prices = prices.copy()
         self.value, self.best_prices = -np.inf, self.prices
         self.pace, self.stale, self.steps = 1.0, 0, 0
 
