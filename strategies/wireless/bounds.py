@@ -17,11 +17,12 @@ Eq. 16 is bounded by the smallest bound(K). The paper has no certificate.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from .problem import ClusteringProblem, FloatArray
+from .problem import ClusteringProblem, FloatArray, IntArray
 from .subsets import bound_for_head_count
 
 
@@ -33,9 +34,15 @@ JOINT_LIMIT = 3_000_000
 DISTANCE_LIMIT = 4_000_000
 
 
-def lower_bound(problem: ClusteringProblem, upper: float, seconds: float) -> float:
+def lower_bound(
+    problem: ClusteringProblem,
+    upper: float,
+    seconds: float,
+    fixed_heads: IntArray | None = None,
+) -> float:
     """A value that no feasible clustering beats, from about ``seconds`` of work; ``upper`` is the
-    value of a known clustering. Never above the optimum; 0 at worst.
+    value of a known clustering. Never above the optimum; 0 at worst. ``fixed_heads``: bounds Eq. 17
+    (with the heads' own distances) instead.
 
     If the objective depends on the number of heads K only through the clusters, one bound for "K or
     more" suffices. Otherwise every K gets a few steps, then always the one with the lowest bound. Many devices
@@ -46,7 +53,12 @@ def lower_bound(problem: ClusteringProblem, upper: float, seconds: float) -> flo
     bounds: list[_BoundForHeads] = []
     rows = reduced(problem.unit_gradients) if problem.devices <= 4000 else problem.unit_gradients
     lowest = upper
-    for heads in range(problem.smallest_head_count, len(problem.candidates) + 1):
+    counts = range(problem.smallest_head_count, len(problem.candidates) + 1)
+    if fixed_heads is not None:
+        capacities = problem.capacity_of_device()[fixed_heads]
+        problem = replace(problem, candidates=fixed_heads, capacities=capacities)
+        counts = range(len(fixed_heads), len(fixed_heads) + 1)
+    for heads in counts:
         tail = bound_for_head_count(problem, heads)
         if tail >= lowest:
             break

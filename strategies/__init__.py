@@ -1,0 +1,1 @@
+"""Federated learning strategies for Flower, and what they are built from."""
