@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from scipy.spatial import KDTree
 
 from .problem import ClusteringProblem, FloatArray, IntArray
 from .subsets import bound_for_head_count
@@ -28,7 +29,8 @@ from .subsets import bound_for_head_count
 
 Parts = Literal["joint", "distance", "gradients"]
 PATIENCE = 10
-FIRST_STEPS = 5
+TANGENT_SCALES = (0.25, 0.5, 0.7, 0.85, 1.0)
+DP_LIMIT = 50_000_000
 MORE_STEPS = 20
 JOINT_LIMIT = 3_000_000
 DISTANCE_LIMIT = 4_000_000
@@ -44,37 +46,89 @@ def lower_bound(
     value of a known clustering. Never above the optimum; 0 at worst. ``fixed_heads``: bounds Eq. 17
     (with the heads' own distances) instead.
 
-    If the objective depends on the number of heads K only through the clusters, one bound for "K or
-    more" suffices. Otherwise every K gets a few steps, then always the one with the lowest bound. Many devices
-    (U * N beyond ``JOINT_LIMIT``) have the two terms bounded apart; beyond ``DISTANCE_LIMIT`` the
-    distance term keeps only the heads' distances to the server.
+    Every number of heads K starts from ``quick_bounds``; then always the K with the lowest bound is
+    improved. If the objective depends on K only through the clusters, one bound for "K or more"
+    suffices. Many devices (U * N * capacity beyond ``JOINT_LIMIT``) have the two terms bounded apart;
+    beyond U * N = ``DISTANCE_LIMIT`` the distance term keeps only the heads' distances to the server.
     """
     deadline = time.perf_counter() + seconds
-    bounds: list[_BoundForHeads] = []
-    rows = reduced(problem.unit_gradients) if problem.devices <= 4000 else problem.unit_gradients
-    lowest = upper
-    counts = range(problem.smallest_head_count, len(problem.candidates) + 1)
+    counts = list(range(problem.smallest_head_count, len(problem.candidates) + 1))
     if fixed_heads is not None:
         capacities = problem.capacity_of_device()[fixed_heads]
         problem = replace(problem, candidates=fixed_heads, capacities=capacities)
-        counts = range(len(fixed_heads), len(fixed_heads) + 1)
+        counts = [len(fixed_heads)]
+    rows = reduced(problem.unit_gradients)
+    floors = quick_bounds(problem, rows, counts)
+    if fixed_heads is None and not depends_on_head_count(problem):
+        counts, floors = counts[:1], [min(floors)]
+    bounds: dict[int, _BoundForHeads] = {}
+    values = dict(zip(counts, floors, strict=True))
+    while time.perf_counter() < deadline:
+        weakest = min(values, key=lambda heads: values[heads])
+        if values[weakest] >= upper:
+            break
+        if weakest not in bounds:
+            before = bounds[min(bounds, key=lambda k: abs(k - weakest))] if bounds else None
+            bounds[weakest] = _BoundForHeads(problem, rows, weakest, before)
+        bound = bounds[weakest]
+        bound.improve(upper, MORE_STEPS, deadline)
+        values[weakest] = max(values[weakest], bound.value)
+        if bound.exhausted:
+            break
+    return float(max(0.0, min(upper, *values.values())))
+
+
+def quick_bounds(
+    problem: ClusteringProblem, rows: FloatArray, counts: list[int]
+) -> list[float]:
+    """A cheap bound for each number of heads in ``counts``.
+
+    Distances: the heads' smallest to the server, the other devices' to their nearest candidate.
+    Gradients: one tangent a = mean gradient for all clusters; |mean_k|^2 >= 2 a.mean_k - |a|^2 is
+    least when devices with larger a.g are in larger clusters, so that sizes follow from a dynamic
+    program over the devices in that order, for all K at once (skipped above ``DP_LIMIT`` steps).
+    """
+    devices, most = problem.devices, int(problem.capacities.max())
+    to_server = np.cumsum(np.sort(problem.server_distances_m()[problem.candidates]))
+    tree = KDTree(problem.positions_m[problem.candidates])
+    nearest, _ = tree.query(problem.positions_m, k=min(2, tree.n))
+    nearest = nearest.reshape(devices, -1)
+    reach = nearest[:, -1].copy()
+    others = np.setdiff1d(np.arange(devices), problem.candidates)
+    reach[others] = nearest[others, 0]
+    member = np.concatenate([[0.0], np.cumsum(np.sort(reach))])
+    top = max(counts)
+    curve = np.zeros(top + 1)
+    if problem.alpha > 0 and devices * top * most <= DP_LIMIT:
+        for scale in TANGENT_SCALES:
+            np.maximum(curve, _tangent_curve(problem, rows, scale, top), out=curve)
+    values = []
     for heads in counts:
-        tail = bound_for_head_count(problem, heads)
-        if tail >= lowest:
-            break
-        if bounds and time.perf_counter() > deadline:
-            lowest = min(lowest, tail)
-            break
-        bounds.append(_BoundForHeads(problem, rows, heads, bounds[-1] if bounds else None))
-        bounds[-1].improve(upper, FIRST_STEPS if len(bounds) > 1 else 3 * MORE_STEPS, deadline)
-        if not depends_on_head_count(problem):
-            break
-    while bounds and time.perf_counter() < deadline:
-        weakest = min(bounds, key=lambda bound: bound.value)
-        if weakest.value >= lowest or weakest.exhausted:
-            break
-        weakest.improve(upper, MORE_STEPS, deadline)
-    return max(0.0, min([lowest, *(bound.value for bound in bounds)]))
+        distance = problem.distance_weight * (to_server[heads - 1] + member[devices - heads])
+        gradients = problem.alpha * curve[heads]
+        values.append(max(float(distance + gradients), bound_for_head_count(problem, heads)))
+    return values
+
+
+def _tangent_curve(
+    problem: ClusteringProblem, rows: FloatArray, scale: float, top: int
+) -> FloatArray:
+    """(top + 1,) bounds on c(C) for every number of heads, from the tangent at scale * mean gradient."""
+    devices, paper = problem.devices, problem.weighting == "paper"
+    tangent = scale * rows.mean(axis=0)
+    square = float(tangent @ tangent)
+    along = np.concatenate([[0.0], np.cumsum(np.sort(rows @ tangent)[::-1])])
+    least, curve = np.full(devices + 1, np.inf), np.full(top + 1, -np.inf)
+    least[0] = 0.0
+    for heads in range(1, top + 1):
+        longer = np.full(devices + 1, np.inf)
+        for size in range(1, int(problem.capacities.max()) + 1):
+            cost = 2 * (along[size:] - along[:-size]) / size - square
+            step = least[:-size] + (cost if paper else size * cost)
+            np.minimum(longer[size:], step, out=longer[size:])
+        least = longer
+        curve[heads] = least[-1] / (heads if paper else devices)
+    return curve
 
 
 def depends_on_head_count(problem: ClusteringProblem) -> bool:
@@ -98,10 +152,10 @@ class _BoundForHeads:
         if not joint:
             parts += ["distance"] if problem.alpha < 1 and pairs <= DISTANCE_LIMIT else []
             parts += ["gradients"] if problem.alpha > 0 else []
-        warm = [part.best_prices for part in before.parts] if before else [None] * len(parts)
-        self.parts = [
-            PriceBound(problem, rows, heads, prices, part)
-            for part, prices in zip(parts, warm, strict=True)
+        warm = before.parts if before else [None] * len(parts)
+        self.parts: list[PriceBound] = [
+            PriceBound(problem, rows, heads, start, part)
+            for part, start in zip(parts, warm, strict=True)
         ]
         self.floor = bound_for_head_count(problem, heads)
         self.loose = 0.0
@@ -135,7 +189,7 @@ class PriceBound:
         problem: ClusteringProblem,
         rows: FloatArray,
         heads: int,
-        prices: FloatArray | None = None,
+        warm: PriceBound | None = None,
         parts: Parts = "joint",
     ) -> None:
         devices = problem.devices
@@ -158,11 +212,12 @@ class PriceBound:
         self.tangents = np.tile(rows.mean(axis=0), (len(self.near), most, 1))
         self.curved = bool(self.weight.any())
         self.or_more = not depends_on_head_count(problem)
-        if prices is None:  # the tangent at the overall mean, for clusters of average size
+        if warm is not None:
+            self.prices = warm.best_prices.copy()
+        else:  # the tangent at the overall mean, for clusters of average size
             size = devices / heads
             slope = 2 * size * np.interp(size, self.sizes, self.weight)
-            prices = slope * (rows @ rows.mean(axis=0))
-        self.prices = prices.copy()
+            self.prices = slope * (rows @ rows.mean(axis=0))
         self.value, self.best_prices = -np.inf, self.prices
         self.pace, self.stale, self.steps = 1.0, 0, 0
 

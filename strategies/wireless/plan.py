@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from .problem import Clustering
 from .topology import Topology
 
+LIMITS = np.array([-0.75, 0.75])
+
 
 def load_gradients(path: str | Path, topology: Topology) -> NDArray[np.floating]:
     """(U, p) gradients from an ``.npz`` with key ``gradients``, rows in the order of the devices, or
@@ -72,13 +74,13 @@ def write_map(path: str | Path, topology: Topology, clustering: Clustering) -> N
     if distance < span:
         axes.scatter(*topology.server_m, marker="*", s=250, color="black", label="server")
     else:
-        tip = middle + away / distance * 0.62 * span
-        tail = middle + away / distance * 0.52 * span
+        tip, tail = middle + away / distance * 0.66 * span, middle + away / distance * 0.56 * span
         axes.annotate("", xy=tuple(tip), xytext=tuple(tail), arrowprops={"arrowstyle": "->"})
         axes.annotate(f"server, {distance:.0f} m", xy=tuple(tip), ha="center", va="bottom")
+        axes.set(xlim=middle[0] + span * LIMITS, ylim=middle[1] + span * LIMITS)
     axes.set(xlabel="x (m)", ylabel="y (m)", aspect="equal")
     axes.set_title(f"{len(place)} devices, {len(heads)} clusters")
-    axes.legend(loc="lower left")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=150)
     _write_whole(Path(path), image.getvalue())
