@@ -30,7 +30,7 @@ from .subsets import bound_for_head_count
 Parts = Literal["joint", "distance", "gradients"]
 PATIENCE = 10
 TANGENT_SCALES = (0.25, 0.5, 0.7, 0.85, 1.0)
-DP_LIMIT = 50_000_000
+DP_LIMIT = 10_000_000
 MORE_STEPS = 20
 JOINT_LIMIT = 3_000_000
 DISTANCE_LIMIT = 4_000_000
@@ -58,7 +58,7 @@ def lower_bound(
         problem = replace(problem, candidates=fixed_heads, capacities=capacities)
         counts = [len(fixed_heads)]
     rows = reduced(problem.unit_gradients)
-    floors = quick_bounds(problem, rows, counts)
+    floors = quick_bounds(problem, rows, counts, upper)
     if fixed_heads is None and not depends_on_head_count(problem):
         counts, floors = counts[:1], [min(floors)]
     bounds: dict[int, _BoundForHeads] = {}
@@ -79,7 +79,7 @@ def lower_bound(
 
 
 def quick_bounds(
-    problem: ClusteringProblem, rows: FloatArray, counts: list[int]
+    problem: ClusteringProblem, rows: FloatArray, counts: list[int], upper: float
 ) -> list[float]:
     """A cheap bound for each number of heads in ``counts``.
 
@@ -89,25 +89,28 @@ def quick_bounds(
     program over the devices in that order, for all K at once (skipped above ``DP_LIMIT`` steps).
     """
     devices, most = problem.devices, int(problem.capacities.max())
+    ks = np.array(counts)
     to_server = np.cumsum(np.sort(problem.server_distances_m()[problem.candidates]))
     tree = KDTree(problem.positions_m[problem.candidates])
     nearest, _ = tree.query(problem.positions_m, k=min(2, tree.n))
-    nearest = nearest.reshape(devices, -1)
-    reach = nearest[:, -1].copy()
+    reach = nearest.reshape(devices, -1)[:, -1].copy()  # a candidate's nearest is itself
     others = np.setdiff1d(np.arange(devices), problem.candidates)
-    reach[others] = nearest[others, 0]
-    member = np.concatenate([[0.0], np.cumsum(np.sort(reach))])
-    top = max(counts)
-    curve = np.zeros(top + 1)
-    if problem.alpha > 0 and devices * top * most <= DP_LIMIT:
-        for scale in TANGENT_SCALES:
-            np.maximum(curve, _tangent_curve(problem, rows, scale, top), out=curve)
-    values = []
-    for heads in counts:
-        distance = problem.distance_weight * (to_server[heads - 1] + member[devices - heads])
-        gradients = problem.alpha * curve[heads]
-        values.append(max(float(distance + gradients), bound_for_head_count(problem, heads)))
-    return values
+    reach[others] = nearest.reshape(devices, -1)[others, 0]
+    reach = np.concatenate([[0.0], np.cumsum(np.sort(reach))])
+    values = problem.distance_weight * (to_server[ks - 1] + reach[devices - ks])
+    zeros = int((rows == 0).all(axis=1).sum())
+    curve = np.zeros(max(counts) + 1)
+    if problem.weighting == "paper":  # at least 2 K - U clusters are single devices
+        every = np.arange(1, len(curve))
+        curve[1:] = np.maximum(0.0, 2.0 - (devices + zeros) / every)
+    undecided = ks[values + problem.alpha * curve[ks] < upper]
+    top = int(undecided.max(initial=0))
+    steps = devices * top * most
+    if problem.alpha > 0 and top > 0 and steps <= DP_LIMIT:
+        for scale in TANGENT_SCALES if steps <= DP_LIMIT / 10 else (1.0,):
+            found = _tangent_curve(problem, rows, scale, top)
+            np.maximum(curve[: top + 1], found, out=curve[: top + 1])
+    return [float(value) for value in values + problem.alpha * curve[ks]]
 
 
 def _tangent_curve(

@@ -80,23 +80,25 @@ def _probe(
     problem: ClusteringProblem, budget: Budget, rng: np.random.Generator
 ) -> Iterator[Clustering]:
     """One quickly cooled clustering for each of a widening series of numbers of heads."""
-    lowest, worse, heads, step = np.inf, 0, problem.smallest_head_count, 1.0
+    heads = problem.smallest_head_count
+    lowest, worse, step = np.inf, 0, max(1.0, 0.04 * heads)
+    (seed,) = rng.integers(2**63, size=1)
     while heads <= len(problem.candidates) and bound_for_head_count(problem, heads) < lowest:
         start = greedy_association(problem, spread_heads(problem, heads))
         share = None if budget.seconds is None else PROBE_SHARE * budget.seconds
-        trial = Budget(share, PROBE_SWEEPS)
+        trial, same = Budget(share, PROBE_SWEEPS), np.random.default_rng(seed)
         if problem.devices > POPULATION_LIMIT:
-            found = anneal_blocks(problem, start, trial, rng, hot=PROBE_HOT)
+            found = anneal_blocks(problem, start, trial, same, hot=PROBE_HOT)
         else:
-            found = anneal_population(problem, [start], trial, rng, hot=PROBE_HOT)
+            found = anneal_population(problem, [start], trial, same, hot=PROBE_HOT)
         yield found
         value = objective(problem, found)
         worse = worse + 1 if value > lowest else 0
         lowest = min(lowest, value)
         if worse >= 4 or budget.progress() > 0.3:
             break
-        step = max(step * 1.3, 0.02 * heads)
         heads += int(step)
+        step *= 1.3
 
 
 def _algorithm_1(
