@@ -9,8 +9,8 @@ copies of the best. A large network keeps one clustering: each round cuts it int
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,16 +24,19 @@ DISTANCE_FLOOR = 1e-7
 """At alpha = 1 heads are free: this weight of the normalised distance breaks the tie."""
 
 
+Clock = Callable[[], float]
+
+
 @dataclass
 class Budget:
-    """Stops after ``seconds`` of wall-clock time or ``sweeps``, whichever comes first.
+    """Ends after ``seconds`` of ``clock`` or after ``sweeps``, whichever comes first.
 
     With ``sweeps`` alone a search is deterministic for its seed.
     """
 
     seconds: float | None = None
     sweeps: int | None = None
-    started: float = field(default_factory=time.perf_counter)
+    clock: Clock = time.perf_counter
     done: int = 0
 
     def __post_init__(self) -> None:
@@ -43,15 +46,21 @@ class Budget:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} = {value}: must be > 0")
+        self.started = self.clock()
 
     def progress(self) -> float:
         """Share of the budget that is used; >= 1 when it is spent."""
         used = 0.0
         if self.seconds is not None:
-            used = (time.perf_counter() - self.started) / self.seconds
+            used = (self.clock() - self.started) / self.seconds
         if self.sweeps is not None:
             used = max(used, self.done / self.sweeps)
         return used
+
+    def part(self, share: float, sweeps: int) -> Budget:
+        """A budget of ``sweeps``, and of ``share`` of the seconds if they are limited."""
+        seconds = None if self.seconds is None else share * self.seconds
+        return Budget(seconds, sweeps, self.clock)
 
 
 def weight_table(problem: ClusteringProblem, heads: int, sizes: int) -> FloatArray:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from .annealing import Budget, anneal_population, full_data, stack_starts
+from .annealing import Budget, Clock, anneal_population, full_data, stack_starts
 from .association_exact import associate_exactly
 from .association_pulp import SolverName, partition_with_fixed_heads
 from .blocks import anneal_blocks
@@ -34,6 +34,7 @@ def associate(
     sweeps: int | None = None,
     rng: np.random.Generator | None = None,
     solver: SolverName = "highs",
+    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Associate every device with one of ``heads``.
 
@@ -52,7 +53,7 @@ def associate(
     if method == "exact":
         found, proved = associate_exactly(problem, heads), True
     elif method == "fast":
-        budget = Budget(seconds, 200 if seconds is None and sweeps is None else sweeps)
+        budget = Budget(seconds, 200 if seconds is None and sweeps is None else sweeps, clock)
         found, proved = _search(problem, heads, budget, rng or np.random.default_rng(0)), False
     else:
         raise ValueError(f'method = {method!r}: must be "fast", "exact" or "pulp"')

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from .annealing import COLD, Budget, anneal_population
+from .annealing import COLD, Budget, Clock, anneal_population
 from .association import MEMBERS, POPULATION_LIMIT, associate_many
 from .blocks import anneal_blocks
 from .problem import Clustering, ClusteringProblem, IntArray, objective
@@ -28,6 +28,8 @@ from .starts import greedy_association, random_heads, spread_heads
 from .subsets import bound_for_head_count
 
 PROBE_SHARE, PROBE_SWEEPS, PROBE_HOT = 0.04, 8, 2 * COLD
+PROBES_SHARE = 0.3
+CLIMB_SHARE, CLIMB_SWEEPS, CLIMBS_SHARE, NEAR_TIE = 0.06, 40, 0.5, 0.01
 KEPT_COUNTS = 5
 BATCH = 64
 
@@ -39,15 +41,16 @@ def select_heads(
     seconds: float | None = None,
     sweeps: int | None = None,
     rng: np.random.Generator | None = None,
+    clock: Clock = time.perf_counter,
 ) -> Solution:
-    """Heads and association for Eq. 16, within ``seconds`` of wall-clock time or ``sweeps``.
+    """Heads and association for Eq. 16, within ``seconds`` or ``sweeps``.
 
     With ``sweeps`` alone the result depends on the generator only; in mode "paper" sweeps are
-    passes of Algorithm 1. Raises ``ValueError`` for an unknown mode or an empty budget.
+    passes of Algorithm 1. ``clock`` measures the seconds. Raises ``ValueError`` for an unknown mode or an empty budget.
     """
     started = time.perf_counter()
     rng = rng or np.random.default_rng(0)
-    budget = Budget(seconds, 200 if seconds is None and sweeps is None else sweeps)
+    budget = Budget(seconds, 200 if seconds is None and sweeps is None else sweeps, clock)
     if mode == "paper":
         found = _algorithm_1(problem, budget, rng)
     elif mode == "fast":
@@ -58,12 +61,11 @@ def select_heads(
     return make_solution(problem, found, proved=False, seconds=elapsed)
 
 
-def _anneal(
-    problem: ClusteringProblem, budget: Budget, rng: np.random.Generator
-) -> Clustering:
-    probes = list(_probe(problem, budget, rng))
+def _anneal(problem: ClusteringProblem, budget: Budget, rng: np.random.Generator) -> Clustering:
+    probes = _probe(problem, budget, rng)
     best = min(probes, key=lambda found: objective(problem, found))
     if problem.devices > POPULATION_LIMIT:
+        best = _climb(problem, probes, budget, rng)
         found = anneal_blocks(problem, best, budget, rng)
     else:
         ranked = sorted(probes, key=lambda found: objective(problem, found))[:KEPT_COUNTS]
@@ -78,27 +80,59 @@ def _anneal(
 
 def _probe(
     problem: ClusteringProblem, budget: Budget, rng: np.random.Generator
-) -> Iterator[Clustering]:
+) -> list[Clustering]:
     """One quickly cooled clustering for each of a widening series of numbers of heads."""
     heads = problem.smallest_head_count
     lowest, worse, step = np.inf, 0, max(1.0, 0.04 * heads)
-    (seed,) = rng.integers(2**63, size=1)
+    seed = int(rng.integers(2**63))
+    probes = []
     while heads <= len(problem.candidates) and bound_for_head_count(problem, heads) < lowest:
         start = greedy_association(problem, spread_heads(problem, heads))
-        share = None if budget.seconds is None else PROBE_SHARE * budget.seconds
-        trial, same = Budget(share, PROBE_SWEEPS), np.random.default_rng(seed)
-        if problem.devices > POPULATION_LIMIT:
-            found = anneal_blocks(problem, start, trial, same, hot=PROBE_HOT)
-        else:
-            found = anneal_population(problem, [start], trial, same, hot=PROBE_HOT)
-        yield found
-        value = objective(problem, found)
+        probes.append(_quick(problem, start, budget.part(PROBE_SHARE, PROBE_SWEEPS), seed))
+        value = objective(problem, probes[-1])
         worse = worse + 1 if value > lowest else 0
         lowest = min(lowest, value)
-        if worse >= 4 or budget.progress() > 0.3:
+        if worse >= 4 or budget.progress() > PROBES_SHARE:
             break
         heads += int(step)
         step *= 1.3
+    return probes
+
+
+def _climb(
+    problem: ClusteringProblem,
+    probes: list[Clustering],
+    budget: Budget,
+    rng: np.random.Generator,
+) -> Clustering:
+    """The best probe; while the next larger one is nearly as good, longer probes decide.
+
+    More heads gain from a longer search, so that a short probe alone would choose too few.
+    """
+    values = [objective(problem, probe) for probe in probes]
+    place = int(np.argmin(values))
+    seed = int(rng.integers(2**63))
+    longer: dict[int, Clustering] = {}
+    while place + 1 < len(probes) and values[place + 1] < (1 + NEAR_TIE) * min(values):
+        for option in (place, place + 1):
+            if option not in longer:
+                part = budget.part(CLIMB_SHARE, CLIMB_SWEEPS)
+                longer[option] = _quick(problem, probes[option], part, seed)
+        if objective(problem, longer[place + 1]) >= objective(problem, longer[place]):
+            break
+        place += 1
+        if budget.progress() > CLIMBS_SHARE:
+            break
+    return longer.get(place, probes[place])
+
+
+def _quick(
+    problem: ClusteringProblem, start: Clustering, budget: Budget, seed: int
+) -> Clustering:
+    rng = np.random.default_rng(seed)
+    if problem.devices > POPULATION_LIMIT:
+        return anneal_blocks(problem, start, budget, rng, hot=PROBE_HOT)
+    return anneal_population(problem, [start], budget, rng, hot=PROBE_HOT)
 
 
 def _algorithm_1(
