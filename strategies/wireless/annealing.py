@@ -1,9 +1,8 @@
-"""Annealing with heat-bath steps: a population for small networks, blocks of clusters for large ones.
+"""Annealing with heat-bath steps, and the population of clusterings for small networks.
 
-Both let the temperature fall geometrically from ``HOT`` to ``COLD`` times the typical change by a swap. The
-population starts with different numbers of heads and at ``EXCHANGES`` points overwrites its worst members by
-copies of the best. A large network keeps one clustering: each round cuts it into blocks of a few clusters
-(neighbours, or at random as alpha grows), which are annealed side by side.
+The temperature falls geometrically from ``HOT`` to ``COLD`` times the typical change by a swap. The
+members of the population start with different numbers of heads; at ``EXCHANGES`` points the worst
+are overwritten by copies of the best. Large networks are annealed in ``blocks``.
 """
 
 from __future__ import annotations
@@ -102,9 +101,12 @@ def anneal_population(
     free_heads: bool = True,
     hot: float = HOT,
 ) -> Clustering:
-    """The best clustering found from ``starts`` (feasible; heads may differ in number). O(B K U + U^2)."""
+    """The best clustering found from ``starts`` (feasible; heads may differ in number).
+
+    Memory: O(B K U + U^2). ``free_heads = False`` keeps the heads (Eq. 17).
+    """
     labels, heads, tables = stack_starts(problem, starts)
-    bath = HeatBath(full_data(problem), labels, heads, tables, NoisePool(rng))
+    bath = HeatBath(full_data(problem), labels, heads, tables, NoisePool(rng, labels.size))
     best, unit = _Best(problem), bath.typical_change()
     best.offer(bath)
     exchanged = 0

@@ -38,11 +38,11 @@ def associate(
 ) -> Solution:
     """Associate every device with one of ``heads``.
 
-    ``method``: "exact" (subset DP), "pulp" (set partitioning, needs ``seconds``) or "fast" (transport
-    start, then annealing of moves and swaps for ``seconds`` or ``sweeps``).
+    ``method``: "exact" (subset DP), "pulp" (set partitioning, needs ``seconds``) or "fast"
+    (transport start, then annealing of moves and swaps for ``seconds`` or ``sweeps``).
 
-    Raises ``InfeasibleCapacityError`` before any solver runs; ``ValueError`` if the instance is too
-    large for the exact method.
+    Raises ``InfeasibleCapacityError`` before any solver runs; ``ValueError`` if the instance is
+    too large for the exact method.
     """
     started = time.perf_counter()
     heads = np.asarray(heads, dtype=np.int64)
@@ -86,7 +86,7 @@ def associate_many(
     """
     starts = [start_for(problem, heads) for heads in head_sets]
     labels, heads, tables = stack_starts(problem, starts)
-    bath = HeatBath(full_data(problem), labels, heads, tables, NoisePool(rng))
+    bath = HeatBath(full_data(problem), labels, heads, tables, NoisePool(rng, labels.size))
     for _ in range(DESCENT_SWEEPS):
         before = bath.value.copy()
         bath.sweep(0.0)

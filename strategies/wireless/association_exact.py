@@ -1,8 +1,9 @@
 """Proved optima by dynamic programming over subsets of devices (Eq. 16 and 17, tiny instances).
 
-Fixed heads: f_k(M) = min over S in M of f_{k-1}(M - S) + cost_k(S) for subsets M of the free devices, one
-stage a head: O(K 3^(U - K)). Free heads: the same with the cost of S under its best head, where S holds the
-highest device of M; one run for every number of heads, because Eq. 15 divides by it.
+Fixed heads: f_k(M) = min over S in M of f_{k-1}(M - S) + cost_k(S) for subsets M of the free
+devices, one stage a head: O(K 3^(U - K)). Free heads: the same with the cost of S under its best
+head, where S holds the highest device of M; one run for every number of heads, because Eq. 15
+divides by it.
 
 Deviation: the paper uses Gurobi; a proof needs no licence at these sizes.
 """
@@ -56,7 +57,10 @@ def associate_exactly(problem: ClusteringProblem, heads: IntArray) -> Clustering
 
 
 def solve_exactly(problem: ClusteringProblem) -> Clustering:
-    """The optimal heads and association (Eq. 16). ``ValueError`` above ``MAX_JOINT_DEVICES`` devices."""
+    """The optimal heads and association (Eq. 16).
+
+    Raises ``ValueError`` above ``MAX_JOINT_DEVICES`` devices.
+    """
     if problem.devices > MAX_JOINT_DEVICES:
         raise ValueError(f"U = {problem.devices}: must be at most {MAX_JOINT_DEVICES} for joint DP")
     squares, counts = squared_sums(problem.unit_gradients), popcount(problem.devices)
@@ -100,7 +104,7 @@ def subset_convolution(first: FloatArray, second: FloatArray, bits: int) -> Floa
 
 
 def _next_stage(stage: FloatArray, cost: FloatArray, devices: int) -> FloatArray:
-    """One more cluster; it holds the highest device of the set, so no partition is counted twice."""
+    """One more cluster; holding the set's highest device, it counts no partition twice."""
     out = np.full(1 << devices, np.inf)
     for top in range(devices):
         half = 1 << top
@@ -109,9 +113,9 @@ def _next_stage(stage: FloatArray, cost: FloatArray, devices: int) -> FloatArray
 
 
 def _trace(stages: list[FloatArray], heads: int, devices: int) -> tuple[float, IntArray]:
-    """Value and clusters (as bit masks) of the best partition of all devices into ``heads`` parts."""
+    """Value and clusters (bit masks) of the best partition of all devices into ``heads``."""
     cost, mask = stages[0], (1 << devices) - 1
-    value, parts = 0.0, []
+    value, parts = 0.0, list[int]()
     for stage in range(heads - 2, -1, -1):
         top = 1 << (mask.bit_length() - 1)
         subsets = submasks(mask ^ top) | top

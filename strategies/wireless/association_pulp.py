@@ -1,11 +1,13 @@
-"""Integer programs through PuLP: set partitioning (any alpha) and, at alpha = 0, the p-median form.
+"""Integer programs through PuLP: set partitioning (any alpha), p-median (alpha = 0).
 
-Set partitioning has one binary column for every cluster (a head and its member set), so the product terms of
-Eq. 17 become constants; every device is covered once. The number of columns grows as 2^(U - K): tiny instances
-only. At alpha = 0 the objective is linear in b_{u,n} and a_n and Eq. 16 is solved in these variables.
+Set partitioning has one binary column for every cluster (a head and its member set), so the
+product terms of Eq. 17 become constants; every device is covered once. The number of columns
+grows as 2^(U - K): tiny instances only. At alpha = 0 the objective is linear in b_{u,n} and a_n
+and Eq. 16 is solved in these variables.
 
-Deviation: HiGHS (default) or CBC instead of Gurobi. The relative gap is set to zero, because a solver that stops
-at its default gap has not proved an optimum, and the value is always recomputed from the assignment.
+Deviation: HiGHS (default) or CBC instead of Gurobi. The relative gap is set to zero, because a
+solver that stops at its default gap has not proved an optimum, and the value is always recomputed
+from the assignment.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -39,7 +42,11 @@ MAX_COLUMNS = 100_000
 def partition_with_fixed_heads(
     problem: ClusteringProblem, heads: IntArray, *, seconds: float, solver: SolverName = "highs"
 ) -> Solution:
-    """Eq. 17 by set partitioning. ``ValueError`` if there would be more than ``MAX_COLUMNS`` columns."""
+    """Eq. 17 by set partitioning.
+
+    Raises ``ValueError`` if it would need more than ``MAX_COLUMNS`` columns, ``RuntimeError`` if
+    the solver is not installed. ``seconds`` limits the solver and the building of the program.
+    """
     started = time.perf_counter()
     heads = np.asarray(heads, dtype=np.int64)
     problem.check_heads(heads)
@@ -97,8 +104,8 @@ def p_median(
     scaled = scaled / problem.distance_reference_m
     opening = problem.server_distances_m()[problem.candidates] / problem.distance_reference_m
     model = pulp.LpProblem("p_median", pulp.LpMinimize)
-    is_head = [pulp.LpVariable(f"a_{n}", cat="Binary") for n in options]
-    joins = [[pulp.LpVariable(f"b_{n}_{u}", cat="Binary") for u in devices] for n in options]
+    is_head = [model.add_variable(f"a_{n}", cat="Binary") for n in options]
+    joins = [[model.add_variable(f"b_{n}_{u}", cat="Binary") for u in devices] for n in options]
     model += pulp.LpAffineExpression(
         [(joins[n][u], float(scaled[n, u])) for n in options for u in devices]
         + [(is_head[n], float(opening[n])) for n in options]
@@ -142,7 +149,7 @@ def _solve_partition(
     import pulp
 
     model = pulp.LpProblem("set_partitioning", pulp.LpMinimize)
-    use = [pulp.LpVariable(f"x_{i}", cat="Binary") for i in range(len(cost))]
+    use = [model.add_variable(f"x_{i}", cat="Binary") for i in range(len(cost))]
     model += pulp.LpAffineExpression(zip(use, cost.tolist(), strict=True))
 
     def exactly(columns: IntArray, count: int) -> Any:
@@ -176,7 +183,9 @@ def _run(model: Any, deadline: float, solver: SolverName) -> bool:
     if left <= 0:
         return False
     make = pulp.HiGHS if solver == "highs" else pulp.PULP_CBC_CMD
-    engine = make(msg=False, timeLimit=left, gapRel=0.0, gapAbs=0.0, threads=1)
+    with warnings.catch_warnings():  # PuLP 4 will want pulp[cbc] and COIN_CMD instead
+        warnings.simplefilter("ignore", DeprecationWarning)
+        engine = make(msg=False, timeLimit=left, gapRel=0.0, gapAbs=0.0, threads=1)
     if not engine.available():
         raise RuntimeError(
             f'solver {solver!r} is not installed: pip install highspy, or choose solver = "cbc"'

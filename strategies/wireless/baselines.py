@@ -1,14 +1,15 @@
 """The methods the proposed clustering is compared with (wireless CFL paper, Section 5).
 
 * ``random_clustering``: grouped by geographic proximity, a random head in each group.
-* ``kmeans_clustering``: the same groups, with the medoid as head (a stronger baseline, not the paper's).
+* ``kmeans_clustering``: the same groups, with the medoid as head (a stronger baseline, not the
+  paper's).
 * ``similarity_clustering``: devices with similar gradients together, a random head in each group.
 * ``fedavg_value``: Eq. 16 when every device reports to the server alone.
 * ``shapefl_search``: greedy association, and open, close and swap moves on the heads, each trial
   evaluated from scratch, as published for similarity-and-distance clustering (ShapeFL).
 
-Deviations: the paper gives no number of groups (the smallest feasible is used) and no capacities for
-its baselines (they are kept here, so that all methods face the same constraints).
+Deviations: the paper gives no number of groups (the smallest feasible is used) and no capacities
+for its baselines (they are kept here, so that all methods face the same constraints).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Annealing of one large clustering, block by block (U above a few hundred).
 
-Every round cuts the clusters into blocks of ``CLUSTERS_A_BLOCK`` clusters that are neighbours in the plane
-(in a randomly turned grid) or, more often as alpha grows, drawn at random. The blocks are independent
-sub-problems and make their heat-bath steps side by side. No U x U matrix is held: memory is O(U n) for blocks
-of n devices. Gradients longer than ``FACTOR_RANK`` are replaced, for the choice of steps only, by their
-projection on ``FACTOR_RANK`` principal directions of a Gaussian sketch plus their exact squared length;
-values are recomputed from the full gradients.
+Every round cuts the clusters into blocks of ``CLUSTERS_A_BLOCK`` clusters that are neighbours in
+the plane (in a randomly turned grid) or, more often as alpha grows, drawn at random. The blocks
+are independent sub-problems and make their heat-bath steps side by side. No U x U matrix is held:
+memory is O(U n) for blocks of n devices. Gradients longer than ``FACTOR_RANK`` are replaced, for
+the choice of steps only, by their projection on ``FACTOR_RANK`` principal directions of a
+Gaussian sketch plus their exact squared length; values are recomputed from the full gradients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from .annealing import DISTANCE_FLOOR, Budget, weight_table
 from .heat_bath import Data, HeatBath, NoisePool
-from .problem import Clustering, ClusteringProblem, FloatArray, IntArray
+from .problem import Clustering, ClusteringProblem, FloatArray, IntArray, RealArray
 
 HOT, COLD = 0.04, 0.01
 CLUSTERS_A_BLOCK = 6
@@ -32,7 +32,7 @@ def anneal_blocks(
     hot: float = HOT,
 ) -> Clustering:
     """The best clustering found from ``start`` (feasible), with the same number of heads."""
-    noise = NoisePool(rng)
+    noise = NoisePool(rng, problem.devices)
     factor = principal_factor(problem.unit_gradients, rng)
     labels, heads = start.labels.copy(), start.heads.copy()
     table = weight_table(problem, len(heads), problem.devices + 2)
@@ -59,7 +59,7 @@ def anneal_blocks(
     return best
 
 
-def principal_factor(rows: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+def principal_factor(rows: RealArray, rng: np.random.Generator) -> tuple[RealArray, FloatArray]:
     """(U, r) rows whose inner products approximate those of ``rows``, and the exact squared norms.
 
     Exact for r <= ``FACTOR_RANK``. Otherwise the rows are projected on the leading directions of a
@@ -73,9 +73,7 @@ def principal_factor(rows: FloatArray, rng: np.random.Generator) -> tuple[FloatA
     return np.asarray(rows @ basis), norms
 
 
-def _groups(
-    problem: ClusteringProblem, heads: IntArray, rng: np.random.Generator
-) -> IntArray:
+def _groups(problem: ClusteringProblem, heads: IntArray, rng: np.random.Generator) -> IntArray:
     """(B, m) clusters of each block, -1 for padding."""
     count = len(heads)
     if rng.random() < problem.alpha**2:
@@ -109,7 +107,7 @@ def _members(labels: IntArray, groups: IntArray) -> IntArray:
 
 
 def _block_data(
-    problem: ClusteringProblem, factor: tuple[FloatArray, FloatArray], devices: IntArray
+    problem: ClusteringProblem, factor: tuple[RealArray, FloatArray], devices: IntArray
 ) -> Data:
     real = devices >= 0
     rows = factor[0][devices].astype(float) * real[:, :, None]

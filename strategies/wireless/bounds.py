@@ -23,9 +23,8 @@ from typing import Literal
 import numpy as np
 from scipy.spatial import KDTree
 
-from .problem import ClusteringProblem, FloatArray, IntArray
+from .problem import ClusteringProblem, FloatArray, IntArray, RealArray
 from .subsets import bound_for_head_count
-
 
 Parts = Literal["joint", "distance", "gradients"]
 PATIENCE = 10
@@ -43,13 +42,14 @@ def lower_bound(
     fixed_heads: IntArray | None = None,
 ) -> float:
     """A value that no feasible clustering beats, from about ``seconds`` of work; ``upper`` is the
-    value of a known clustering. Never above the optimum; 0 at worst. ``fixed_heads``: bounds Eq. 17
-    (with the heads' own distances) instead.
+    value of a known clustering. Never above the optimum; 0 at worst. ``fixed_heads``: bounds Eq.
+    17 (with the heads' own distances) instead.
 
-    Every number of heads K starts from ``quick_bounds``; then always the K with the lowest bound is
-    improved. If the objective depends on K only through the clusters, one bound for "K or more"
-    suffices. Many devices (U * N * capacity beyond ``JOINT_LIMIT``) have the two terms bounded apart;
-    beyond U * N = ``DISTANCE_LIMIT`` the distance term keeps only the heads' distances to the server.
+    Every number of heads K starts from ``quick_bounds``; then always the K with the lowest bound
+    is improved. If the objective depends on K only through the clusters, one bound for "K or
+    more" suffices. Many devices (U * N * capacity beyond ``JOINT_LIMIT``) have the two terms
+    bounded apart; beyond U * N = ``DISTANCE_LIMIT`` the distance term keeps only the heads'
+    distances to the server.
     """
     deadline = time.perf_counter() + seconds
     counts = list(range(problem.smallest_head_count, len(problem.candidates) + 1))
@@ -92,10 +92,10 @@ def quick_bounds(
     ks = np.array(counts)
     to_server = np.cumsum(np.sort(problem.server_distances_m()[problem.candidates]))
     tree = KDTree(problem.positions_m[problem.candidates])
-    nearest, _ = tree.query(problem.positions_m, k=min(2, tree.n))
-    reach = nearest.reshape(devices, -1)[:, -1].copy()  # a candidate's nearest is itself
+    nearest = np.reshape(tree.query(problem.positions_m, k=min(2, tree.n))[0], (devices, -1))
+    reach = nearest[:, -1].copy()  # a candidate's nearest is itself
     others = np.setdiff1d(np.arange(devices), problem.candidates)
-    reach[others] = nearest.reshape(devices, -1)[others, 0]
+    reach[others] = nearest[others, 0]
     reach = np.concatenate([[0.0], np.cumsum(np.sort(reach))])
     values = problem.distance_weight * (to_server[ks - 1] + reach[devices - ks])
     zeros = int((rows == 0).all(axis=1).sum())
@@ -116,7 +116,7 @@ def quick_bounds(
 def _tangent_curve(
     problem: ClusteringProblem, rows: FloatArray, scale: float, top: int
 ) -> FloatArray:
-    """(top + 1,) bounds on c(C) for every number of heads, from the tangent at scale * mean gradient."""
+    """(top + 1,) bounds on c(C) for each number of heads; tangent at scale * mean gradient."""
     devices, paper = problem.devices, problem.weighting == "paper"
     tangent = scale * rows.mean(axis=0)
     square = float(tangent @ tangent)
@@ -150,12 +150,12 @@ class _BoundForHeads:
         before: _BoundForHeads | None,
     ) -> None:
         pairs = problem.devices * len(problem.candidates)
-        joint = pairs * int(problem.capacities.max()) <= JOINT_LIMIT 
+        joint = pairs * int(problem.capacities.max()) <= JOINT_LIMIT
         parts: list[Parts] = ["joint"] if joint else []
         if not joint:
             parts += ["distance"] if problem.alpha < 1 and pairs <= DISTANCE_LIMIT else []
             parts += ["gradients"] if problem.alpha > 0 else []
-        warm = before.parts if before else [None] * len(parts)
+        warm: list[PriceBound] | list[None] = before.parts if before else [None] * len(parts)
         self.parts: list[PriceBound] = [
             PriceBound(problem, rows, heads, start, part)
             for part, start in zip(parts, warm, strict=True)
@@ -183,8 +183,8 @@ class _BoundForHeads:
 class PriceBound:
     """The bound for one K; ``improve`` raises it step by step.
 
-    ``parts`` selects what is bounded: "joint" the objective, "distance" its first term, "gradients"
-    its second term (without heads: any K clusters).
+    ``parts`` selects what is bounded: "joint" the objective, "distance" its first term,
+    "gradients" its second term (without heads: any K clusters).
     """
 
     def __init__(
@@ -221,7 +221,8 @@ class PriceBound:
             size = devices / heads
             slope = 2 * size * np.interp(size, self.sizes, self.weight)
             self.prices = slope * (rows @ rows.mean(axis=0))
-        self.value, self.best_prices = -np.inf, self.prices
+        self.value = -np.inf
+        self.best_prices: FloatArray = self.prices
         self.pace, self.stale, self.steps = 1.0, 0, 0
 
     def evaluate(self, smoothing: float) -> tuple[float, FloatArray]:
@@ -288,7 +289,7 @@ class PriceBound:
         return self.value
 
 
-def reduced(unit_gradients: FloatArray) -> FloatArray:
+def reduced(unit_gradients: RealArray) -> FloatArray:
     """(U, min(U, p)) rows with the same inner products."""
     rows = np.asarray(unit_gradients, dtype=float)
     if rows.shape[1] <= len(rows):

@@ -3,9 +3,9 @@
 Shannon rate R = B log2(1 + P g / (N0 B)) with path loss 128.1 + 37.6 log10(d_km) dB; a transfer
 of s bits takes s / R seconds and P s / R joules. What the paper leaves open is an option here:
 
-* ``band``: "per-device" (each transmitter has the whole ``bandwidth_hz``, the plain reading of "each
-  device is allocated 1 Mbps") or "shared" (split over the simultaneous transmitters of a hop: the
-  members of a cluster, or all heads).
+* ``band``: "per-device" (each transmitter has the whole ``bandwidth_hz``, the plain reading of
+  "each device is allocated 1 Mbps") or "shared" (split over the simultaneous transmitters of a
+  hop: the members of a cluster, or all heads).
 * ``fading``: Rayleigh, drawn anew for every link by an explicit generator. Deep fades make the
   expected energy of a transfer infinite: sample means do not settle.
 * ``directions``: uplink only (the paper's energy formula) or also the broadcasts back.
@@ -87,9 +87,9 @@ class Channel:
 class Links:
     """The transfers of one aggregation, one entry a transmission, all arrays of one length.
 
-    ``kind``: "uplink" (device to head, or to the server without clusters), "relay" (head to server),
-    "downlink" (broadcast by a head or the server to its farthest receiver). ``sender`` and
-    ``receiver`` are device indices, -1 for the server.
+    ``kind``: "uplink" (device to head, or to the server without clusters), "relay" (head to
+    server), "downlink" (broadcast by a head or the server to its farthest receiver). ``sender``
+    and ``receiver`` are device indices, -1 for the server.
     """
 
     kind: tuple[str, ...]
@@ -160,8 +160,9 @@ def server_links(
     kind: Literal["uplink", "relay"] = "relay",
     rng: np.random.Generator | None = None,
 ) -> Links:
-    """One aggregation at the server (Eq. 4): ``senders`` (heads, or all devices) to the server, and
-    the broadcast back."""
+    """One aggregation at the server (Eq. 4): ``senders`` (heads, or all devices) to the server,
+    and the broadcast back.
+    """
     distance = np.linalg.norm(positions_m[senders] - server_m, axis=1)
     server = np.full(len(senders), -1)
     sharing = np.full(len(senders), len(senders))
@@ -178,7 +179,7 @@ def server_links(
 
 
 def account(links: Links) -> EnergyAccount:
-    """Sum of the energies by kind; transfers of one kind are simultaneous, kinds follow each other."""
+    """Energies by kind; transfers of one kind are simultaneous, kinds follow each other."""
     energy = dict.fromkeys(("uplink", "relay", "downlink"), 0.0)
     delay = 0.0
     kinds = np.array(links.kind, dtype=object)

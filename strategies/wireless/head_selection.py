@@ -2,9 +2,9 @@
 
 ``mode = "paper"`` is Algorithm 1: scan all additions, exchanges and removals of heads, solve the
 association for each, keep a change that improves, until a whole pass brings none. Deviations: the
-association of a trial is a transport start and descent instead of Gurobi; the utility keeps beta in
-front of the head-to-server distances (Eq. 16, not Eq. 18); the first set of heads, which the paper
-leaves open, has the smallest feasible size and is spread over the area.
+association of a trial is a transport start and descent instead of Gurobi; the utility keeps beta
+in front of the head-to-server distances (Eq. 16, not Eq. 18); the first set of heads, which the
+paper leaves open, has the smallest feasible size and is spread over the area.
 
 ``mode = "fast"`` (default) anneals association and heads together: a short probe of increasing
 numbers of heads, then the most promising ones (``annealing`` up to a few hundred devices,
@@ -46,7 +46,8 @@ def select_heads(
     """Heads and association for Eq. 16, within ``seconds`` or ``sweeps``.
 
     With ``sweeps`` alone the result depends on the generator only; in mode "paper" sweeps are
-    passes of Algorithm 1. ``clock`` measures the seconds. Raises ``ValueError`` for an unknown mode or an empty budget.
+    passes of Algorithm 1. ``clock`` measures the seconds. Raises ``ValueError`` for an unknown
+    mode or an empty budget.
     """
     started = time.perf_counter()
     rng = rng or np.random.default_rng(0)
@@ -126,9 +127,7 @@ def _climb(
     return longer.get(place, probes[place])
 
 
-def _quick(
-    problem: ClusteringProblem, start: Clustering, budget: Budget, seed: int
-) -> Clustering:
+def _quick(problem: ClusteringProblem, start: Clustering, budget: Budget, seed: int) -> Clustering:
     rng = np.random.default_rng(seed)
     if problem.devices > POPULATION_LIMIT:
         return anneal_blocks(problem, start, budget, rng, hot=PROBE_HOT)
@@ -163,7 +162,7 @@ def _scan(
     """
     changed, value, position = False, objective(problem, best), 0
     while budget.progress() < 1:
-        trials = [set_ for set_ in _changes(problem, best.heads, operation)][position:]
+        trials = list(_changes(problem, best.heads, operation))[position:]
         batch = [heads for heads in trials[:BATCH] if _feasible(problem, heads)]
         if not trials:
             break
@@ -177,9 +176,7 @@ def _scan(
     return best, changed
 
 
-def _changes(
-    problem: ClusteringProblem, heads: IntArray, operation: str
-) -> Iterator[IntArray]:
+def _changes(problem: ClusteringProblem, heads: IntArray, operation: str) -> Iterator[IntArray]:
     """The head sets one addition, exchange or removal away."""
     others = np.setdiff1d(problem.candidates, heads)
     if operation == "add":

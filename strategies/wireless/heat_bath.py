@@ -1,17 +1,18 @@
 """Heat-bath steps on many clusterings at once: the engine of the fast search (Eq. 16 and 17).
 
-A step takes one device of every member, computes the exact change of the objective for swapping it with every
-other device and for moving it to every other cluster of that member, and draws one of these (or "stay") with
-probability proportional to exp(-change / temperature). All changes are look-ups: with s_k the sum of the
-unit gradients of cluster k, n_k its size and w(n) the weight of |s|^2 in Eq. 16,
+A step takes one device of every member, computes the exact change of the objective for swapping
+it with every other device and for moving it to every other cluster of that member, and draws one
+of these (or "stay") with probability proportional to exp(-change / temperature). All changes are
+look-ups: with s_k the sum of the unit gradients of cluster k, n_k its size and w(n) the weight of
+|s|^2 in Eq. 16,
 
     cost[k, u] = 2 w(n_k) s_k . g_u + beta' d(u, h_k)
     swap of u in a with v in c:  cost[a, v] - cost[a, u] + cost[c, u] - cost[c, v]
                                  + (w(n_a) + w(n_c)) |g_u - g_v|^2
 
-so a neighbourhood is one array expression and an applied step changes two rows. Heads are drawn anew among
-the candidates of their own cluster by the same rule. A member is a whole clustering (``annealing`` runs a
-population of them) or a block of a few clusters of a large one.
+so a neighbourhood is one array expression and an applied step changes two rows. Heads are drawn
+anew among the candidates of their own cluster by the same rule. A member is a whole clustering
+(``annealing`` runs a population of them) or a block of a few clusters of a large one.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from numpy.typing import NDArray
 from .problem import FloatArray, IntArray
 
 FORBIDDEN = 1e9
-POOL_SIZE = 1 << 18
+POOL_DRAWS, POOL_SMALLEST, POOL_LARGEST = 256, 1 << 14, 1 << 18
 BoolArray = NDArray[np.bool_]
 
 
 class NoisePool:
-    """Gumbel noise, drawn once and read from random offsets: adding it turns an argmin into a draw."""
+    """Gumbel noise, drawn once, read from random offsets; it turns an argmin into a draw."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, largest_draw: int) -> None:
         self.rng = rng
-        self.values = -np.log(rng.standard_exponential(POOL_SIZE))
+        self.size = min(max(POOL_DRAWS * largest_draw, POOL_SMALLEST), POOL_LARGEST)
+        self.values = -np.log(rng.standard_exponential(self.size))
 
     def draw(self, count: int) -> FloatArray:
         """(count,) values."""
-        if count >= POOL_SIZE:
+        if count >= self.size:
             return np.asarray(-np.log(self.rng.standard_exponential(count)))
-        start = int(self.rng.integers(POOL_SIZE - count))
+        start = int(self.rng.integers(self.size - count))
         return self.values[start : start + count]
 
 
@@ -135,8 +137,9 @@ class HeatBath:
             self.own_weight[rows] = self.weight.ravel().take(self.flat[rows])
 
     def changes(self, devices: IntArray) -> FloatArray:
-        """(B, n + K) exact change of the objective for swapping ``devices[b]`` with each device and for
-        moving it to each cluster; at least ``FORBIDDEN / 2`` where that is not allowed."""
+        """(B, n + K) exact change of the objective for swapping ``devices[b]`` with each device
+        and for moving it to each cluster; at least ``FORBIDDEN / 2`` where that is not allowed.
+        """
         rows, source = self.rows, self.source
         own = self.labels[rows, devices]
         own_flat = self.flat[rows, devices]
@@ -217,8 +220,8 @@ class HeatBath:
     def sweep(self, temperature: float) -> None:
         """One step for every device of every member, in an order drawn for each member."""
         order = self.noise.rng.random((self.size, self.devices)).argsort(axis=1)
-        for devices in np.ascontiguousarray(order.T):
-            self.step(devices, temperature)
+        for turn in range(self.devices):
+            self.step(order[:, turn], temperature)
 
     def draw_heads(self, temperature: float) -> None:
         """Draw every head anew among the candidates of its cluster (temperature 0: the medoid)."""
@@ -242,9 +245,8 @@ class HeatBath:
         """Mean size of the changes by allowed swaps: the unit in which temperatures are given."""
         sizes = []
         for _ in range(4):
-            swaps = self.changes(self.noise.rng.integers(self.devices, size=self.size))[
-                :, : self.devices
-            ]
+            devices = np.asarray(self.noise.rng.integers(self.devices, size=(self.size,)))
+            swaps = self.changes(devices)[:, : self.devices]
             sizes.append(np.abs(swaps[np.abs(swaps) < FORBIDDEN / 2]))
         found = np.concatenate(sizes)
         return float(found.mean()) if found.size else 0.0

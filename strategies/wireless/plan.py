@@ -6,6 +6,7 @@ import csv
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,9 @@ LIMITS = np.array([-0.75, 0.75])
 
 
 def load_gradients(path: str | Path, topology: Topology) -> NDArray[np.floating]:
-    """(U, p) gradients from an ``.npz`` with key ``gradients``, rows in the order of the devices, or
-    of its key ``ids`` if it has one. ``ValueError`` if they do not match the devices."""
+    """(U, p) gradients from an ``.npz`` with key ``gradients``, rows in the order of the devices,
+    or of its key ``ids`` if it has one. ``ValueError`` if they do not match the devices.
+    """
     with np.load(path, allow_pickle=False) as stored:
         if "gradients" not in stored:
             raise ValueError(f"{path} has the keys {stored.files}: must have gradients")
@@ -62,7 +64,7 @@ def write_map(path: str | Path, topology: Topology, clustering: Clustering) -> N
         ends = place[[device, heads[cluster]]]
         axes.plot(ends[:, 0], ends[:, 1], color="0.8", linewidth=0.8, zorder=1)
     colour = colours[clustering.labels]
-    kind = {"cmap": "tab20", "vmin": 0, "vmax": 19}
+    kind: dict[str, Any] = {"cmap": "tab20", "vmin": 0, "vmax": 19}
     axes.scatter(place[:, 0], place[:, 1], c=colour, s=18, zorder=2, label="device", **kind)
     axes.scatter(
         place[heads, 0], place[heads, 1], c=colours, s=110, marker="s", zorder=3,
@@ -72,7 +74,14 @@ def write_map(path: str | Path, topology: Topology, clustering: Clustering) -> N
     away = topology.server_m - middle
     distance = float(np.linalg.norm(away))
     if distance < span:
-        axes.scatter(*topology.server_m, marker="*", s=250, color="black", label="server")
+        axes.scatter(
+            [topology.server_m[0]],
+            [topology.server_m[1]],
+            marker="*",
+            s=250,
+            color="black",
+            label="server",
+        )
     else:
         tip, tail = middle + away / distance * 0.66 * span, middle + away / distance * 0.56 * span
         axes.annotate("", xy=tuple(tip), xytext=tuple(tail), arrowprops={"arrowstyle": "->"})

@@ -1,17 +1,17 @@
 """The joint clustering problem and its objective (wireless CFL paper, Sections 2.2 and 4).
 
-Equations: distance d(C) (Eq. 6), constraints C1-C5 (Eq. 7), representativeness c(C) (Eq. 15), objective
-(Eq. 16), association (Eq. 17) and utility (Eq. 18).
+Equations: distance d(C) (Eq. 6), constraints C1-C5 (Eq. 7), representativeness c(C) (Eq. 15),
+objective (Eq. 16), association (Eq. 17) and utility (Eq. 18).
 
 Deviations from the print:
 
-* Distances are divided by the total distance of FedAvg (every device to the server); in raw metres alpha
-  would have to be 0.99999 to matter.
-* Eq. 18 drops beta before the head-to-server distances; Eq. 16, which keeps it, is minimised here.
-  ``utility_as_printed`` gives Eq. 18 for comparison.
+* Distances are divided by the total distance of FedAvg (every device to the server); in raw
+  metres alpha would have to be 0.99999 to matter.
+* Eq. 18 drops beta before the head-to-server distances; Eq. 16, which keeps it, is minimised
+  here. ``utility_as_printed`` gives Eq. 18 for comparison.
 * A head is a member of its own cluster, at distance 0, and counts in its capacity.
-* ``weighting = "size"`` weights each cluster by its share of the devices instead of 1 / N_ch. With unit
-  gradients that is the paper's own target (end of Section 3) up to a constant.
+* ``weighting = "size"`` weights each cluster by its share of the devices instead of 1 / N_ch.
+  With unit gradients that is the paper's own target (end of Section 3) up to a constant.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+RealArray = NDArray[np.floating]
 IntArray = NDArray[np.int64]
 Weighting = Literal["paper", "size"]
 
@@ -39,8 +40,8 @@ class InfeasibleCapacityError(ValueError):
         self.total_capacity = total_capacity
         self.shortfall = devices - total_capacity
         super().__init__(
-            f"{devices} devices cannot be served: {candidates} candidate heads have a total capacity of "
-            f"{total_capacity}, {self.shortfall} too few"
+            f"{devices} devices cannot be served: {candidates} candidate heads have a total "
+            f"capacity of {total_capacity}, {self.shortfall} too few"
         )
 
 
@@ -67,7 +68,7 @@ class ClusteringProblem:
 
     positions_m: FloatArray
     server_m: FloatArray
-    unit_gradients: FloatArray
+    unit_gradients: RealArray
     candidates: IntArray
     capacities: IntArray
     alpha: float = 0.5
@@ -75,7 +76,9 @@ class ClusteringProblem:
     distance_reference_m: float = field(default=float("nan"))
 
     def __post_init__(self) -> None:
-        put = lambda key, value: object.__setattr__(self, key, value)  # noqa: E731
+        def put(key: str, value: object) -> None:
+            object.__setattr__(self, key, value)
+
         put("positions_m", np.asarray(self.positions_m, dtype=float))
         put("server_m", np.asarray(self.server_m, dtype=float))
         put("unit_gradients", np.asarray(self.unit_gradients))
@@ -165,7 +168,7 @@ class ClusteringProblem:
 
 @dataclass(frozen=True)
 class Clustering:
-    """``labels`` (U,): cluster of each device, 0..K-1; ``heads`` (K,): the device that leads each cluster."""
+    """``labels`` (U,): each device's cluster, 0..K-1; ``heads`` (K,): each cluster's head."""
 
     labels: IntArray
     heads: IntArray
@@ -184,7 +187,7 @@ def check_positions(positions_m: FloatArray) -> None:
         raise ValueError(f"positions_m[{row}] = {positions_m[row]} occurs twice: must be distinct")
 
 
-def _check_gradients(unit_gradients: NDArray[np.floating], devices: int) -> None:
+def _check_gradients(unit_gradients: RealArray, devices: int) -> None:
     if unit_gradients.ndim != 2 or len(unit_gradients) != devices:
         raise ValueError(f"unit_gradients has shape {unit_gradients.shape}: must be ({devices}, p)")
     squared = np.einsum("ij,ij->i", unit_gradients, unit_gradients)
@@ -244,7 +247,7 @@ def representativeness(problem: ClusteringProblem, clustering: Clustering) -> fl
 
 
 def objective(problem: ClusteringProblem, clustering: Clustering) -> float:
-    """Eq. 16 with normalised distance: beta * d(C) / d_reference + alpha * c(C). Smaller is better."""
+    """Eq. 16, distance normalised: beta * d(C) / d_reference + alpha * c(C); smaller is better."""
     distance = total_distance_m(problem, clustering) / problem.distance_reference_m
     return (1 - problem.alpha) * distance + problem.alpha * representativeness(problem, clustering)
 
@@ -258,7 +261,7 @@ def utility_as_printed(problem: ClusteringProblem, clustering: Clustering) -> fl
     return objective(problem, clustering) + float(missing)
 
 
-def cluster_sums(rows: NDArray[np.floating], labels: IntArray, clusters: int) -> FloatArray:
+def cluster_sums(rows: RealArray, labels: IntArray, clusters: int) -> FloatArray:
     """(clusters, p) sums of the rows of each cluster, in float64."""
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(clusters))
@@ -274,8 +277,8 @@ def cluster_sums(rows: NDArray[np.floating], labels: IntArray, clusters: int) ->
 def load_instance(path: str | Path) -> tuple[ClusteringProblem, IntArray]:
     """Read an instance ``.npz``; the second value is ``fixed_heads`` (empty: heads are free).
 
-    Keys: positions_m, server_m, unit_gradients, candidates, capacity (a number or one a candidate),
-    alpha; optional distance_reference_m, weighting, fixed_heads.
+    Keys: positions_m, server_m, unit_gradients, candidates, capacity (a number or one a
+    candidate), alpha; optional distance_reference_m, weighting, fixed_heads.
     """
     with np.load(path, allow_pickle=False) as stored:
         required = ("positions_m", "server_m", "unit_gradients", "candidates", "capacity", "alpha")

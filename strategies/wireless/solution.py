@@ -14,8 +14,8 @@ Status = Literal["optimal", "feasible"]
 class Solution:
     """A checked clustering, its value and what is known about it.
 
-    ``status`` is "optimal" only when a finished exact method proved it; ``lower_bound`` then equals ``value``.
-    ``seconds`` is wall-clock time.
+    ``status`` is "optimal" only when a finished exact method proved it; ``lower_bound`` then
+    equals ``value``. ``seconds`` is wall-clock time.
     """
 
     clustering: Clustering

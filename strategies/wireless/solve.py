@@ -1,4 +1,4 @@
-"""One call that plans clusters and heads with the best method for the size, and says what is proved."""
+"""One call that plans clusters and heads, and says what is proved."""
 
 from __future__ import annotations
 

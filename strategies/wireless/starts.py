@@ -1,4 +1,4 @@
-"""Heads and feasible associations to start a search from. Deviation: the paper leaves the start open."""
+"""Heads and feasible associations to start a search from (the paper leaves the start open)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NEAREST_HEADS = 12
 
 
 def random_heads(problem: ClusteringProblem, count: int, rng: np.random.Generator) -> IntArray:
-    """(count,) distinct candidates, drawn uniformly, then repaired until they can serve all devices."""
+    """(count,) distinct candidates, drawn uniformly, then exchanged until they can serve all."""
     picked = rng.permutation(len(problem.candidates))[:count]
     return repair_capacity(problem, problem.candidates[picked])
 
 
 def spread_heads(problem: ClusteringProblem, count: int) -> IntArray:
-    """(count,) distinct candidates, one near the middle of each of ``count`` equal parts of the area.
+    """(count,) distinct candidates, one near the middle of each of ``count`` parts of the area.
 
     The devices are halved recursively along the longer side (a balanced kd-tree).
     """
@@ -48,7 +48,7 @@ def _halve(points: np.ndarray, parts: int) -> list[np.ndarray]:
 
 
 def repair_capacity(problem: ClusteringProblem, heads: IntArray) -> IntArray:
-    """Exchange the smallest heads for the largest unused candidates until the capacities suffice."""
+    """Exchange the smallest heads for the largest unused candidates until all can be served."""
     capacity = problem.capacity_of_device()
     heads = heads.copy()
     unused = np.setdiff1d(problem.candidates, heads)
@@ -72,8 +72,8 @@ def greedy_association(problem: ClusteringProblem, heads: IntArray) -> Clusterin
         waiting, open_heads = np.flatnonzero(labels < 0), np.flatnonzero(room > 0)
         near = min(len(open_heads), NEAREST_HEADS)
         tree = KDTree(problem.positions_m[heads[open_heads]])
-        distance, option = tree.query(problem.positions_m[waiting], k=near)
-        distance, option = distance.reshape(len(waiting), -1), option.reshape(len(waiting), -1)
+        found = tree.query(problem.positions_m[waiting], k=near)
+        distance, option = (np.reshape(part, (len(waiting), near)) for part in found)
         for pair in distance.ravel().argsort(kind="stable"):
             device, cluster = waiting[pair // near], open_heads[option.flat[pair]]
             if labels[device] < 0 and room[cluster] > 0:

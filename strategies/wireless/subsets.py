@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .problem import Clustering, ClusteringProblem, FloatArray, IntArray
+from .problem import Clustering, ClusteringProblem, FloatArray, IntArray, RealArray
 
 
 def bound_for_head_count(problem: ClusteringProblem, heads: int) -> float:
-    """A value no clustering with ``heads`` or more heads can beat; it never falls as ``heads`` grows.
+    """A value that no clustering with ``heads`` or more heads can beat; grows with ``heads``.
 
-    The heads cost at least their smallest distances to the server; and at least 2 K - U clusters are single
-    devices, whose squared length is 1 unless their gradient is zero.
+    The heads cost at least their smallest distances to the server; and at least 2 K - U clusters
+    are single devices, whose squared length is 1 unless their gradient is zero.
     """
     to_server = np.sort(problem.server_distances_m()[problem.candidates])[:heads].sum()
     bound = float(problem.distance_weight * to_server)
@@ -24,7 +24,7 @@ def bound_for_head_count(problem: ClusteringProblem, heads: int) -> float:
 def costs_for_heads(
     problem: ClusteringProblem, heads: IntArray, free: IntArray
 ) -> list[FloatArray]:
-    """For every head: (2^F,) cost of serving each subset of the free devices; inf beyond its capacity."""
+    """A head's (2^F,) costs of serving each subset of the free devices; inf over capacity."""
     gradients = problem.unit_gradients.astype(float)
     squares, counts = squared_sums(gradients[free]), popcount(len(free)) + 1
     weights = problem.cluster_weights(counts, len(heads))
@@ -41,7 +41,7 @@ def costs_for_heads(
 
 
 def best_head_distance(problem: ClusteringProblem, counts: IntArray) -> FloatArray:
-    """(2^U,) weighted distance of each subset under its best candidate; inf if it holds none that can."""
+    """(2^U,) weighted distance of each subset under its best candidate; inf if none can."""
     best = np.full(1 << problem.devices, np.inf)
     to_server = problem.server_distances_m()
     masks = np.arange(1 << problem.devices)
@@ -56,7 +56,7 @@ def best_head_distance(problem: ClusteringProblem, counts: IntArray) -> FloatArr
 
 
 def with_best_heads(problem: ClusteringProblem, parts: IntArray) -> Clustering:
-    """Lead every part by its candidate of least distance (also at beta = 0, where the choice is free)."""
+    """Lead every part by its candidate of least distance (a free choice at beta = 0)."""
     labels, heads = np.zeros(problem.devices, dtype=np.int64), np.zeros(len(parts), dtype=np.int64)
     capacity, to_server = problem.capacity_of_device(), problem.server_distances_m()
     for cluster, mask in enumerate(parts):
@@ -75,7 +75,7 @@ def subset_sums(values: FloatArray) -> FloatArray:
     return out
 
 
-def squared_sums(rows: FloatArray) -> FloatArray:
+def squared_sums(rows: RealArray) -> FloatArray:
     """(2^n,) squared length of the sum of each subset of the rows."""
     rows = rows.astype(float)
     gram, out = rows @ rows.T, np.zeros(1)
