@@ -121,7 +121,8 @@ def anneal_population(
         budget.done += 1
         if free_heads:
             bath.draw_heads(temperature)
-        if budget.done % 16 == 0:
+            bath.exchange_heads(temperature)
+        elif budget.done % 16 == 0:
             bath.rebuild()
         best.offer(bath)
     _descend(bath, free_heads)

@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 from scipy.spatial import KDTree
 
+from .annealing import Clock
 from .problem import ClusteringProblem, FloatArray, IntArray, RealArray
 from .subsets import bound_for_head_count
 
@@ -40,6 +41,7 @@ def lower_bound(
     upper: float,
     seconds: float,
     fixed_heads: IntArray | None = None,
+    clock: Clock = time.perf_counter,
 ) -> float:
     """A value that no feasible clustering beats, from about ``seconds`` of work; ``upper`` is the
     value of a known clustering. Never above the optimum; 0 at worst. ``fixed_heads``: bounds Eq.
@@ -51,7 +53,7 @@ def lower_bound(
     bounded apart; beyond U * N = ``DISTANCE_LIMIT`` the distance term keeps only the heads'
     distances to the server.
     """
-    deadline = time.perf_counter() + seconds
+    deadline = clock() + seconds
     counts = list(range(problem.smallest_head_count, len(problem.candidates) + 1))
     if fixed_heads is not None:
         capacities = problem.capacity_of_device()[fixed_heads]
@@ -63,7 +65,7 @@ def lower_bound(
         counts, floors = counts[:1], [min(floors)]
     bounds: dict[int, _BoundForHeads] = {}
     values = dict(zip(counts, floors, strict=True))
-    while time.perf_counter() < deadline:
+    while clock() < deadline:
         weakest = min(values, key=lambda heads: values[heads])
         if values[weakest] >= upper:
             break
@@ -71,7 +73,7 @@ def lower_bound(
             before = bounds[min(bounds, key=lambda k: abs(k - weakest))] if bounds else None
             bounds[weakest] = _BoundForHeads(problem, rows, weakest, before)
         bound = bounds[weakest]
-        bound.improve(upper, MORE_STEPS, deadline)
+        bound.improve(upper, MORE_STEPS)
         values[weakest] = max(values[weakest], bound.value)
         if bound.exhausted:
             break
@@ -172,11 +174,11 @@ class _BoundForHeads:
         total = self.loose + sum(max(part.value, 0.0) for part in self.parts)
         return max(total, self.floor)
 
-    def improve(self, upper: float, steps: int, deadline: float) -> None:
+    def improve(self, upper: float, steps: int) -> None:
         before = self.value
         for part in self.parts:
             others = self.value - max(part.value, 0.0)
-            part.improve(max(upper - others, 1e-12), steps, deadline)
+            part.improve(max(upper - others, 1e-12), steps)
         self.exhausted = self.value <= before and all(part.pace < 1e-3 for part in self.parts)
 
 
@@ -267,10 +269,10 @@ class PriceBound:
             self.tangents[heads, rank] += smoothing * (means - self.tangents[heads, rank])
         return value, 1.0 - cover
 
-    def improve(self, target: float, steps: int, deadline: float = np.inf) -> float:
+    def improve(self, target: float, steps: int) -> float:
         """Up to ``steps`` steps towards ``target``; returns the best bound found."""
         for _ in range(steps):
-            if self.value >= target or time.perf_counter() > deadline:
+            if self.value >= target:
                 break
             value, gradient = self.evaluate(smoothing=1.0 / (2 + self.steps / 4))
             self.steps += 1

@@ -235,6 +235,29 @@ class HeatBath:
         self.heads = np.where(self.heads >= 0, chosen, -1)
         self.refresh_heads()
 
+    def exchange_heads(self, temperature: float) -> None:
+        """Propose, for every member, that a random head and a random candidate of another cluster
+        change places (Metropolis): the move that swaps and ``draw_heads`` cannot make.
+        """
+        rng, rows = self.noise.rng, self.rows
+        clusters = (rng.random(self.size) * (self.heads >= 0).sum(axis=1)).astype(np.int64)
+        devices = rng.integers(self.devices, size=(self.size,))
+        old = self.heads[rows, clusters]
+        allowed = self.data.capacity[self.source, devices] >= self.counts[rows, clusters]
+        allowed &= ~self.locked[rows, devices] & (self.labels[rows, devices] != clusters)
+        go = np.flatnonzero(allowed)
+        if len(go) == 0:
+            return
+        before = self.labels.copy(), self.heads.copy(), self.value.copy()
+        self.labels[go, old[go]] = self.labels[go, devices[go]]
+        self.labels[go, devices[go]] = clusters[go]
+        self.heads[go, clusters[go]] = devices[go]
+        self.rebuild()
+        worse = self.value - before[2] > temperature * rng.standard_exponential(self.size)
+        if worse.any():
+            self.labels[worse], self.heads[worse] = before[0][worse], before[1][worse]
+            self.rebuild()
+
     def copy_members(self, target: IntArray, origin: IntArray) -> None:
         """Overwrite members by copies of others (shared data only)."""
         for array in (self.labels, self.heads, self.weight_table):

@@ -101,6 +101,7 @@ def test_look_ups_stay_exact_over_many_applied_steps(draw, seed: int) -> None:
         for name, array in kept.items():
             np.testing.assert_allclose(array, getattr(bath, name), atol=1e-10)
         bath.draw_heads(temperature)
+        bath.exchange_heads(temperature)
 
 
 def test_two_hundred_drawn_instances_stay_feasible(draw) -> None:
@@ -174,7 +175,7 @@ def test_blocks_and_population_agree(draw) -> None:
     rng = np.random.default_rng(0)
     one = objective(problem, anneal_blocks(problem, start, Budget(sweeps=150), rng))
     two = objective(problem, anneal_population(problem, [start] * 8, Budget(sweeps=60), rng))
-    assert one == pytest.approx(two, rel=0.02)
+    assert one == pytest.approx(two, rel=0.04)
 
 
 def test_long_gradients_are_factored_with_exact_norms() -> None:
