@@ -1,9 +1,8 @@
-"""Integer programs through PuLP: set partitioning (any alpha), p-median (alpha = 0).
+"""Set partitioning through PuLP: exact association and heads for tiny instances, any alpha.
 
 Set partitioning has one binary column for every cluster (a head and its member set), so the
 product terms of Eq. 17 become constants; every device is covered once. The number of columns
-grows as 2^(U - K): tiny instances only. At alpha = 0 the objective is linear in b_{u,n} and a_n
-and Eq. 16 is solved in these variables.
+grows as 2^(U - K): tiny instances only. ``p_median`` has the other integer program.
 
 Deviation: HiGHS (default) or CBC instead of Gurobi. The relative gap is set to zero, because a
 solver that stops at its default gap has not proved an optimum, and the value is always recomputed
@@ -90,43 +89,6 @@ def partition_with_free_heads(
     return make_solution(problem, best, proved=all_proved, seconds=time.perf_counter() - started)
 
 
-def p_median(
-    problem: ClusteringProblem, *, seconds: float, solver: SolverName = "highs"
-) -> Solution:
-    """Eq. 16 at alpha = 0 in the variables a_n and b_{u,n}. ``ValueError`` for other alpha."""
-    import pulp
-
-    started = time.perf_counter()
-    if problem.alpha != 0.0:
-        raise ValueError(f"alpha = {problem.alpha}: must be 0 for the p-median form")
-    devices, options = range(problem.devices), range(len(problem.candidates))
-    scaled = problem.distances_m(problem.candidates, np.arange(problem.devices))
-    scaled = scaled / problem.distance_reference_m
-    opening = problem.server_distances_m()[problem.candidates] / problem.distance_reference_m
-    model = pulp.LpProblem("p_median", pulp.LpMinimize)
-    is_head = [model.add_variable(f"a_{n}", cat="Binary") for n in options]
-    joins = [[model.add_variable(f"b_{n}_{u}", cat="Binary") for u in devices] for n in options]
-    model += pulp.LpAffineExpression(
-        [(joins[n][u], float(scaled[n, u])) for n in options for u in devices]
-        + [(is_head[n], float(opening[n])) for n in options]
-    )
-    for u in devices:
-        model += pulp.lpSum(joins[n][u] for n in options) == 1
-    for n in options:
-        model += pulp.lpSum(joins[n]) <= int(problem.capacities[n]) * is_head[n]
-        model += joins[n][int(problem.candidates[n])] == is_head[n]
-        for u in devices:
-            model += joins[n][u] <= is_head[n]
-    proved = _run(model, started + seconds, solver)
-    chosen = np.array([[value.value() or 0.0 for value in row] for row in joins])
-    if proved or (chosen.sum(axis=0).round() == 1).all():
-        opened = np.flatnonzero(chosen.max(axis=1) > 0.5)
-        found = Clustering(chosen[opened].argmax(axis=0), problem.candidates[opened])
-    else:
-        found = greedy_association(problem, spread_heads(problem, problem.smallest_head_count))
-    return make_solution(problem, found, proved=proved, seconds=time.perf_counter() - started)
-
-
 def _check_columns(columns: int) -> None:
     if columns > MAX_COLUMNS:
         raise ValueError(
@@ -162,7 +124,7 @@ def _solve_partition(
     else:
         for group in np.unique(groups):
             model += exactly(np.flatnonzero(groups == group), 1)
-    proved = _run(model, deadline, solver)
+    proved = run_solver(model, deadline, solver)
     chosen = np.flatnonzero(np.array([column.value() or 0.0 for column in use]) > 0.5)
     covered = (mask[chosen][:, None] >> np.arange(devices)[None, :] & 1).sum(axis=0)
     if (covered != 1).any():
@@ -170,7 +132,7 @@ def _solve_partition(
     return chosen, proved
 
 
-def _run(model: Any, deadline: float, solver: SolverName) -> bool:
+def run_solver(model: Any, deadline: float, solver: SolverName) -> bool:
     """Solve within what is left of the time; True only if the optimum is proved.
 
     PuLP calls a run that hit its limit "Optimal" too; only ``sol_status`` tells the difference.

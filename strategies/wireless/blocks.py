@@ -54,6 +54,7 @@ def anneal_blocks(
                 break
         _write_back(bath, groups, devices, labels, heads)
         value = float(bath.value.sum())
+        del bath, data  # before the next round builds its own
         if value < best_value:
             best, best_value = Clustering(labels.copy(), heads.copy()), value
     return best
@@ -116,8 +117,8 @@ def _block_data(
     gram[:, everyone, everyone] = factor[1][devices] * real
     place = problem.positions_m[devices]
     weight = max(problem.distance_weight, DISTANCE_FLOOR / problem.distance_reference_m)
-    offset = place[:, :, None, :] - place[:, None, :, :]
-    distance = np.hypot(offset[..., 0], offset[..., 1])
+    x, y = place[..., 0], place[..., 1]
+    distance = np.hypot(x[:, :, None] - x[:, None, :], y[:, :, None] - y[:, None, :])
     distance *= weight * (real[:, :, None] & real[:, None, :])
     to_server = weight * np.linalg.norm(place - problem.server_m, axis=2)
     return Data(gram, distance, to_server, problem.capacity_of_device()[devices] * real)

@@ -29,6 +29,7 @@ from .subsets import bound_for_head_count
 
 Parts = Literal["joint", "distance", "gradients"]
 PATIENCE = 10
+REDUCE_LIMIT = 2000
 TANGENT_SCALES = (0.25, 0.5, 0.7, 0.85, 1.0)
 DP_LIMIT = 10_000_000
 MORE_STEPS = 20
@@ -81,7 +82,7 @@ def lower_bound(
 
 
 def quick_bounds(
-    problem: ClusteringProblem, rows: FloatArray, counts: list[int], upper: float
+    problem: ClusteringProblem, rows: RealArray, counts: list[int], upper: float
 ) -> list[float]:
     """A cheap bound for each number of heads in ``counts``.
 
@@ -116,7 +117,7 @@ def quick_bounds(
 
 
 def _tangent_curve(
-    problem: ClusteringProblem, rows: FloatArray, scale: float, top: int
+    problem: ClusteringProblem, rows: RealArray, scale: float, top: int
 ) -> FloatArray:
     """(top + 1,) bounds on c(C) for each number of heads; tangent at scale * mean gradient."""
     devices, paper = problem.devices, problem.weighting == "paper"
@@ -147,7 +148,7 @@ class _BoundForHeads:
     def __init__(
         self,
         problem: ClusteringProblem,
-        rows: FloatArray,
+        rows: RealArray,
         heads: int,
         before: _BoundForHeads | None,
     ) -> None:
@@ -192,7 +193,7 @@ class PriceBound:
     def __init__(
         self,
         problem: ClusteringProblem,
-        rows: FloatArray,
+        rows: RealArray,
         heads: int,
         warm: PriceBound | None = None,
         parts: Parts = "joint",
@@ -291,8 +292,10 @@ class PriceBound:
         return self.value
 
 
-def reduced(unit_gradients: RealArray) -> FloatArray:
+def reduced(unit_gradients: RealArray) -> RealArray:
     """(U, min(U, p)) rows with the same inner products."""
+    if len(unit_gradients) > REDUCE_LIMIT:  # keep float32: a copy could be large
+        return unit_gradients
     rows = np.asarray(unit_gradients, dtype=float)
     if rows.shape[1] <= len(rows):
         return rows

@@ -10,9 +10,10 @@ import numpy as np
 
 from .association import DP_LIMIT, associate
 from .association_exact import solve_exactly
-from .association_pulp import SolverName, p_median, partition_with_free_heads
+from .association_pulp import SolverName, partition_with_free_heads
 from .bounds import lower_bound
 from .head_selection import select_heads
+from .p_median import p_median
 from .problem import ClusteringProblem, IntArray
 from .solution import Solution, make_solution
 

@@ -16,10 +16,10 @@ from strategies.wireless.association_exact import (
     subset_convolution,
 )
 from strategies.wireless.association_pulp import (
-    p_median,
     partition_with_fixed_heads,
     partition_with_free_heads,
 )
+from strategies.wireless.p_median import p_median
 from strategies.wireless.problem import (
     InfeasibleCapacityError,
     check_clustering,
@@ -132,7 +132,7 @@ def test_infeasible_heads_are_found_before_any_solver(draw, monkeypatch) -> None
     def never(*_: object) -> None:
         raise AssertionError("a solver ran")
 
-    monkeypatch.setattr(association_pulp, "_run", never)
+    monkeypatch.setattr(association_pulp, "run_solver", never)
     monkeypatch.setattr("strategies.wireless.association_exact.subset_convolution", never)
     for method in ("pulp", "exact", "fast"):
         with pytest.raises(InfeasibleCapacityError, match="4 too few"):
