@@ -53,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     for command in (one, two):
         command.add_argument("--weighting", choices=["paper", "size"])
         command.add_argument("--seconds", type=float, help="budget (default 3)")
-        command.add_argument("--sweeps", type=int, help="reproducible budget instead")
+        command.add_argument(
+            "--sweeps", type=int, help="reproducible budget instead (no certificate)"
+        )
         command.add_argument("--seed", type=int, default=0)
         how = command.add_mutually_exclusive_group()
         how.add_argument("--exact", action="store_true", help="integer program through PuLP")

@@ -2,7 +2,7 @@
 
 The temperature falls geometrically from ``HOT`` to ``COLD`` times the typical change by a swap. The
 members of the population start with different numbers of heads; at ``EXCHANGES`` points the worst
-are overwritten by copies of the best. Large networks are annealed in ``blocks``.
+are overwritten by copies of the best; the last of the budget is for a plain descent. Large networks are annealed in ``blocks``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .problem import Clustering, ClusteringProblem, FloatArray, IntArray, object
 HOT, COLD = 0.1, 0.012
 EXCHANGES, SHARE = 8, 0.25
 FINAL_SWEEPS = 20
+ANNEAL_SHARE = 0.97
+# At alpha = 1 heads are free: this weight of the normalised distance breaks the tie.
 DISTANCE_FLOOR = 1e-7
-"""At alpha = 1 heads are free: this weight of the normalised distance breaks the tie."""
-
 
 Clock = Callable[[], float]
 
@@ -63,6 +63,7 @@ class Budget:
 
 
 def weight_table(problem: ClusteringProblem, heads: int, sizes: int) -> FloatArray:
+    """(sizes,) weight of |sum of unit gradients|^2 for clusters of 0, 1, ... devices."""
     return problem.cluster_weights(np.arange(sizes), heads)
 
 
@@ -110,7 +111,7 @@ def anneal_population(
     best, unit = _Best(problem), bath.typical_change()
     best.offer(bath)
     exchanged = 0
-    while (progress := budget.progress()) < 1:
+    while (progress := budget.progress() / ANNEAL_SHARE) < 1:
         temperature = unit * hot * (COLD / hot) ** progress
         if progress * (EXCHANGES + 1) > exchanged + 1:
             order = np.argsort(bath.value, kind="stable")
@@ -125,19 +126,19 @@ def anneal_population(
         elif budget.done % 16 == 0:
             bath.rebuild()
         best.offer(bath)
-    _descend(bath, free_heads)
+    _descend(bath, budget, free_heads)
     best.offer(bath)
     return best.clustering
 
 
-def _descend(bath: HeatBath, free_heads: bool) -> None:
-    """Best improvements until none is left."""
+def _descend(bath: HeatBath, budget: Budget, free_heads: bool) -> None:
+    """Best improvements until none is left (or the budget is)."""
     for _ in range(FINAL_SWEEPS):
         before = bath.value.copy()
         if free_heads:
             bath.draw_heads(0.0)
         bath.sweep(0.0)
-        if (bath.value > before - 1e-12).all():
+        if (bath.value > before - 1e-12).all() or budget.progress() >= 1:
             break
     bath.rebuild()
 

@@ -108,8 +108,7 @@ def _solve_partition(
 
     Returns the chosen columns (empty if none were found in time) and whether they are proved best.
     """
-    import pulp
-
+    pulp = load_pulp()
     model = pulp.LpProblem("set_partitioning", pulp.LpMinimize)
     use = [model.add_variable(f"x_{i}", cat="Binary") for i in range(len(cost))]
     model += pulp.LpAffineExpression(zip(use, cost.tolist(), strict=True))
@@ -137,8 +136,7 @@ def run_solver(model: Any, deadline: float, solver: SolverName) -> bool:
 
     PuLP calls a run that hit its limit "Optimal" too; only ``sol_status`` tells the difference.
     """
-    import pulp
-
+    pulp = load_pulp()
     if solver not in ("highs", "cbc"):
         raise ValueError(f'solver = {solver!r}: must be "highs" or "cbc"')
     left = deadline - time.perf_counter()
@@ -155,6 +153,15 @@ def run_solver(model: Any, deadline: float, solver: SolverName) -> bool:
     with _silenced():
         model.solve(engine)
     return bool(model.status == pulp.LpStatusOptimal and model.sol_status == pulp.LpSolutionOptimal)
+
+
+def load_pulp() -> Any:
+    """The module; ``RuntimeError`` with what to install if it is missing."""
+    try:
+        import pulp
+    except ImportError:
+        raise RuntimeError("PuLP is not installed: pip install pulp highspy") from None
+    return pulp
 
 
 @contextlib.contextmanager

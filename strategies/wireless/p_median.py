@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from .association_pulp import SolverName, run_solver
+from .association_pulp import SolverName, load_pulp, run_solver
 from .bounds import PriceBound, reduced
 from .head_selection import select_heads
 from .heat_bath import BoolArray
@@ -95,8 +95,7 @@ def _integer_program(
     problem: ClusteringProblem, possible: BoolArray, deadline: float, solver: SolverName
 ) -> tuple[Clustering | None, bool]:
     """The best clustering among the possible pairs (None if none was found in time)."""
-    import pulp
-
+    pulp = load_pulp()
     model = pulp.LpProblem("p_median", pulp.LpMinimize)
     everyone = np.arange(problem.devices)
     scaled = problem.distance_weight * problem.distances_m(problem.candidates, everyone)

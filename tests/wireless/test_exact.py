@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
 
@@ -179,6 +180,9 @@ def test_missing_solver_is_one_clear_error(draw, monkeypatch) -> None:
         partition_with_free_heads(draw(1), seconds=5)
     with pytest.raises(ValueError, match="solver = 'gurobi'"):
         partition_with_free_heads(draw(1), seconds=5, solver="gurobi")
+    monkeypatch.setitem(sys.modules, "pulp", None)
+    with pytest.raises(RuntimeError, match="pip install pulp"):
+        partition_with_free_heads(draw(1), seconds=5)
 
 
 def test_native_output_is_silenced(draw, capfd) -> None:
