@@ -1,8 +1,9 @@
 """Annealing with heat-bath steps, and the population of clusterings for small networks.
 
-The temperature falls geometrically from ``HOT`` to ``COLD`` times the typical change by a swap. The
-members of the population start with different numbers of heads; at ``EXCHANGES`` points the worst
-are overwritten by copies of the best; the last of the budget is for a plain descent. Large networks are annealed in ``blocks``.
+The temperature falls geometrically from ``HOT`` to ``COLD`` times the typical change by a swap.
+The members of the population start with different numbers of heads; at ``EXCHANGES`` points the
+worst are overwritten by copies of the best; the last of the budget is for a plain descent. Large
+networks are annealed in ``blocks``.
 """
 
 from __future__ import annotations

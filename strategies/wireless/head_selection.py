@@ -162,16 +162,16 @@ def _scan(
     """
     changed, value, position = False, objective(problem, best), 0
     while budget.progress() < 1:
-        trials = list(_changes(problem, best.heads, operation))[position:]
-        batch = [heads for heads in trials[:BATCH] if _feasible(problem, heads)]
+        trials = list(_changes(problem, best.heads, operation))[position : position + BATCH]
         if not trials:
             break
+        able = [place for place, heads in enumerate(trials) if _feasible(problem, heads)]
+        found = associate_many(problem, [trials[place] for place in able], rng) if able else []
         position += BATCH
-        if not batch:
-            continue
-        for trial in associate_many(problem, batch, rng):
+        for place, trial in zip(able, found, strict=True):
             if objective(problem, trial) < value - 1e-12:
                 best, value, changed = trial, objective(problem, trial), True
+                position += place + 1 - BATCH
                 break
     return best, changed
 
