@@ -222,8 +222,8 @@ class PriceBound:
             self.prices = warm.best_prices.copy()
         else:  # the tangent at the overall mean, for clusters of average size
             size = devices / heads
-            slope = 2 * size * np.interp(size, self.sizes, self.weight)
-            self.prices = slope * (rows @ rows.mean(axis=0))
+            scale, mean = size * np.interp(size, self.sizes, self.weight), rows.mean(axis=0)
+            self.prices = scale * (2 * (rows @ mean) - mean @ mean)
         self.value = -np.inf
         self.best_prices: FloatArray = self.prices
         self.pace, self.stale, self.steps = 1.0, 0, 0
