@@ -38,7 +38,7 @@ def p_median(
     known = select_heads(problem, seconds=share, rng=np.random.default_rng(0))
     prices = PriceBound(problem, reduced(problem.unit_gradients), problem.smallest_head_count)
     prices.improve(known.value, PRICE_STEPS)
-    possible = _possible_pairs(problem, prices, known.value)
+    possible = possible_pairs(problem, prices, known.value)
     position = {int(device): n for n, device in enumerate(problem.candidates)}
     for device, cluster in enumerate(known.clustering.labels):
         possible[position[int(known.clustering.heads[cluster])], device] = True
@@ -55,7 +55,7 @@ def p_median(
     )
 
 
-def _possible_pairs(problem: ClusteringProblem, prices: PriceBound, value: float) -> BoolArray:
+def possible_pairs(problem: ClusteringProblem, prices: PriceBound, value: float) -> BoolArray:
     """(N, U) whether device u joining candidate n is compatible with a value of at most ``value``.
 
     A clustering with u at n costs at least the prices, the cheapest cluster of n with u in it, and

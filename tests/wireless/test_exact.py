@@ -20,7 +20,8 @@ from strategies.wireless.association_pulp import (
     partition_with_fixed_heads,
     partition_with_free_heads,
 )
-from strategies.wireless.p_median import p_median
+from strategies.wireless.bounds import PriceBound, reduced
+from strategies.wireless.p_median import p_median, possible_pairs
 from strategies.wireless.problem import (
     InfeasibleCapacityError,
     check_clustering,
@@ -82,6 +83,22 @@ def test_p_median_equals_the_other_exact_method(draw, seed: int, solver: str) ->
     found = p_median(problem, seconds=30, solver=solver)
     assert found.status == "optimal"
     assert found.value == pytest.approx(objective(problem, solve_exactly(problem)), abs=1e-9)
+
+
+def test_pairs_left_out_of_the_p_median_are_in_no_optimum(draw) -> None:
+    left_out = 0
+    for seed in range(40):
+        problem = draw(seed, devices=9, alpha=0.0)
+        best = solve_exactly(problem)
+        rows = reduced(problem.unit_gradients)
+        prices = PriceBound(problem, rows, problem.smallest_head_count)
+        prices.improve(objective(problem, best), 60)
+        possible = possible_pairs(problem, prices, objective(problem, best))
+        position = np.full(problem.devices, -1)
+        position[problem.candidates] = np.arange(len(problem.candidates))
+        assert possible[position[best.heads[best.labels]], np.arange(problem.devices)].all()
+        left_out += int((~possible).sum())
+    assert left_out > 100
 
 
 def test_p_median_refuses_other_alpha(draw) -> None:
