@@ -20,7 +20,7 @@ from .heat_bath import BoolArray
 from .problem import Clustering, ClusteringProblem, FloatArray, objective
 from .solution import Solution, make_solution
 
-SEARCH_SHARE, SEARCH_SECONDS = 0.2, 3.0
+SEARCH_SHARE, SEARCH_SECONDS, SEARCH_SWEEPS = 0.2, 3.0, 100
 PRICE_STEPS = 300
 
 
@@ -35,7 +35,8 @@ def p_median(
     if problem.alpha != 0.0:
         raise ValueError(f"alpha = {problem.alpha}: must be 0 for the p-median form")
     share = min(SEARCH_SHARE * seconds, SEARCH_SECONDS)
-    known = select_heads(problem, seconds=share, rng=np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    known = select_heads(problem, seconds=share, sweeps=SEARCH_SWEEPS, rng=rng)
     prices = PriceBound(problem, reduced(problem.unit_gradients), problem.smallest_head_count)
     prices.improve(known.value, PRICE_STEPS)
     possible = possible_pairs(problem, prices, known.value)
