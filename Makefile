@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test clean
+.PHONY: install demo test bench-clustering clean
 
 install: .venv/installed
 
@@ -19,6 +19,9 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+bench-clustering: install
+	$(BIN)/python benchmarks/clustering.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
