@@ -198,8 +198,9 @@ class PinaConfig:
             ),
             (
                 self.weights == "digits" and not (digits and self.model == "digits-vit"),
-                f"weights = 'digits': fit dataset = 'digits' with model = 'digits-vit', not "
-                f"{self.dataset!r} with {self.model!r}",
+                f"weights = 'digits': need dataset = 'digits', model = 'digits-vit'; for "
+                f"{self.dataset!r} and {self.model!r} set model (a timm ViT) and weights "
+                "('pretrained', a file or 'none')",
             ),
             (
                 self.model == "digits-vit" and self.weights == "pretrained",

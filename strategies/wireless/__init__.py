@@ -4,10 +4,10 @@ From "Data- and distance-aware clustering for scalable wireless federated learni
 and positions of the devices go to the server in the clear, without differential privacy.
 """
 
-from .association import associate
-from .channel import Channel, EnergyAccount, run_account
-from .head_selection import select_heads
-from .problem import (
+from strategies.wireless.association import associate
+from strategies.wireless.channel import Channel, EnergyAccount, run_account
+from strategies.wireless.head_selection import select_heads
+from strategies.wireless.problem import (
     Clustering,
     ClusteringProblem,
     InfeasibleCapacityError,
@@ -16,10 +16,10 @@ from .problem import (
     representativeness,
     total_distance_m,
 )
-from .similarity import sketch, unit_gradients
-from .solution import Solution
-from .solve import solve
-from .topology import Topology, devices_in_disc, read_devices
+from strategies.wireless.similarity import sketch, unit_gradients
+from strategies.wireless.solution import Solution
+from strategies.wireless.solve import solve
+from strategies.wireless.topology import Topology, devices_in_disc, read_devices
 
 __all__ = [
     "Channel",

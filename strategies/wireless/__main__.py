@@ -10,13 +10,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from .channel import Channel, run_account
-from .plan import load_gradients, write_assignment, write_map
-from .problem import ClusteringProblem, load_instance, representativeness, total_distance_m
-from .similarity import unit_gradients
-from .solution import Solution
-from .solve import Method, solve
-from .topology import read_devices
+from strategies.wireless.channel import Channel, run_account
+from strategies.wireless.plan import load_gradients, write_assignment, write_map
+from strategies.wireless.problem import (
+    ClusteringProblem,
+    load_instance,
+    representativeness,
+    total_distance_m,
+)
+from strategies.wireless.similarity import unit_gradients
+from strategies.wireless.solution import Solution
+from strategies.wireless.solve import Method, solve
+from strategies.wireless.topology import read_devices
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

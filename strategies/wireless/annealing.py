@@ -14,8 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .heat_bath import Data, HeatBath, NoisePool
-from .problem import Clustering, ClusteringProblem, FloatArray, IntArray, objective
+from strategies.wireless.heat_bath import Data, HeatBath, NoisePool
+from strategies.wireless.problem import (
+    Clustering,
+    ClusteringProblem,
+    FloatArray,
+    IntArray,
+    objective,
+)
 
 HOT, COLD = 0.1, 0.012
 EXCHANGES, SHARE = 8, 0.25

@@ -9,14 +9,14 @@ from typing import Literal
 
 import numpy as np
 
-from .annealing import Budget, Clock, anneal_population, full_data, stack_starts
-from .association_exact import associate_exactly
-from .association_pulp import SolverName, partition_with_fixed_heads
-from .blocks import anneal_blocks
-from .heat_bath import HeatBath, NoisePool
-from .problem import Clustering, ClusteringProblem, IntArray
-from .solution import Solution, make_solution
-from .starts import greedy_association, transport_association
+from strategies.wireless.annealing import Budget, Clock, anneal_population, full_data, stack_starts
+from strategies.wireless.association_exact import associate_exactly
+from strategies.wireless.association_pulp import SolverName, partition_with_fixed_heads
+from strategies.wireless.blocks import anneal_blocks
+from strategies.wireless.heat_bath import HeatBath, NoisePool
+from strategies.wireless.problem import Clustering, ClusteringProblem, IntArray
+from strategies.wireless.solution import Solution, make_solution
+from strategies.wireless.starts import greedy_association, transport_association
 
 POPULATION_LIMIT = 300
 TRANSPORT_LIMIT = 2000

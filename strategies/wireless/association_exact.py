@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .problem import Clustering, ClusteringProblem, FloatArray, IntArray
-from .subsets import (
+from strategies.wireless.problem import Clustering, ClusteringProblem, FloatArray, IntArray
+from strategies.wireless.subsets import (
     best_head_distance,
     bound_for_head_count,
     costs_for_heads,

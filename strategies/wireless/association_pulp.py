@@ -21,10 +21,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .problem import Clustering, ClusteringProblem, FloatArray, IntArray, objective
-from .solution import Solution, make_solution
-from .starts import greedy_association, spread_heads
-from .subsets import (
+from strategies.wireless.problem import (
+    Clustering,
+    ClusteringProblem,
+    FloatArray,
+    IntArray,
+    objective,
+)
+from strategies.wireless.solution import Solution, make_solution
+from strategies.wireless.starts import greedy_association, spread_heads
+from strategies.wireless.subsets import (
     best_head_distance,
     bound_for_head_count,
     costs_for_heads,

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from .problem import (
+from strategies.wireless.problem import (
     Clustering,
     ClusteringProblem,
     FloatArray,
@@ -29,7 +29,7 @@ from .problem import (
     cluster_sums,
     objective,
 )
-from .starts import repair_capacity, spread_heads
+from strategies.wireless.starts import repair_capacity, spread_heads
 
 ASSIGNMENT_LIMIT = 2000
 

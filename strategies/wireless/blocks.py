@@ -12,9 +12,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from .annealing import DISTANCE_FLOOR, Budget, weight_table
-from .heat_bath import Data, HeatBath, NoisePool
-from .problem import Clustering, ClusteringProblem, FloatArray, IntArray, RealArray
+from strategies.wireless.annealing import DISTANCE_FLOOR, Budget, weight_table
+from strategies.wireless.heat_bath import Data, HeatBath, NoisePool
+from strategies.wireless.problem import (
+    Clustering,
+    ClusteringProblem,
+    FloatArray,
+    IntArray,
+    RealArray,
+)
 
 HOT, COLD = 0.04, 0.01
 CLUSTERS_A_BLOCK = 6

@@ -23,9 +23,9 @@ from typing import Literal
 import numpy as np
 from scipy.spatial import KDTree
 
-from .annealing import Clock
-from .problem import ClusteringProblem, FloatArray, IntArray, RealArray
-from .subsets import bound_for_head_count
+from strategies.wireless.annealing import Clock
+from strategies.wireless.problem import ClusteringProblem, FloatArray, IntArray, RealArray
+from strategies.wireless.subsets import bound_for_head_count
 
 Parts = Literal["joint", "distance", "gradients"]
 PATIENCE = 10

@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from .problem import Clustering, FloatArray, IntArray
+from strategies.wireless.problem import Clustering, FloatArray, IntArray
 
 Band = Literal["per-device", "shared"]
 Directions = Literal["uplink", "both"]

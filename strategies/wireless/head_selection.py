@@ -19,13 +19,13 @@ from typing import Literal
 
 import numpy as np
 
-from .annealing import COLD, Budget, Clock, anneal_population
-from .association import MEMBERS, POPULATION_LIMIT, associate_many
-from .blocks import anneal_blocks
-from .problem import Clustering, ClusteringProblem, IntArray, objective
-from .solution import Solution, make_solution
-from .starts import greedy_association, random_heads, spread_heads
-from .subsets import bound_for_head_count
+from strategies.wireless.annealing import COLD, Budget, Clock, anneal_population
+from strategies.wireless.association import MEMBERS, POPULATION_LIMIT, associate_many
+from strategies.wireless.blocks import anneal_blocks
+from strategies.wireless.problem import Clustering, ClusteringProblem, IntArray, objective
+from strategies.wireless.solution import Solution, make_solution
+from strategies.wireless.starts import greedy_association, random_heads, spread_heads
+from strategies.wireless.subsets import bound_for_head_count
 
 PROBE_SHARE, PROBE_SWEEPS, PROBE_HOT = 0.04, 8, 2 * COLD
 PROBES_SHARE = 0.3

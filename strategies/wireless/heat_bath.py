@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .problem import FloatArray, IntArray
+from strategies.wireless.problem import FloatArray, IntArray
 
 FORBIDDEN = 1e9
 POOL_DRAWS, POOL_SMALLEST, POOL_LARGEST = 256, 1 << 14, 1 << 18

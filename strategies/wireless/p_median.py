@@ -13,12 +13,12 @@ import time
 
 import numpy as np
 
-from .association_pulp import SolverName, load_pulp, run_solver
-from .bounds import PriceBound, reduced
-from .head_selection import select_heads
-from .heat_bath import BoolArray
-from .problem import Clustering, ClusteringProblem, FloatArray, objective
-from .solution import Solution, make_solution
+from strategies.wireless.association_pulp import SolverName, load_pulp, run_solver
+from strategies.wireless.bounds import PriceBound, reduced
+from strategies.wireless.head_selection import select_heads
+from strategies.wireless.heat_bath import BoolArray
+from strategies.wireless.problem import Clustering, ClusteringProblem, FloatArray, objective
+from strategies.wireless.solution import Solution, make_solution
 
 SEARCH_SHARE, SEARCH_SECONDS, SEARCH_SWEEPS = 0.2, 3.0, 100
 PRICE_STEPS = 300

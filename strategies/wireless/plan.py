@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .problem import Clustering
-from .topology import Topology
+from strategies.wireless.problem import Clustering
+from strategies.wireless.topology import Topology
 
 LIMITS = np.array([-0.75, 0.75])
 

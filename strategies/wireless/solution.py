@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .problem import Clustering, ClusteringProblem, check_clustering, objective
+from strategies.wireless.problem import Clustering, ClusteringProblem, check_clustering, objective
 
 Status = Literal["optimal", "feasible"]
 

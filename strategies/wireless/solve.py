@@ -8,14 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from .association import DP_LIMIT, associate
-from .association_exact import solve_exactly
-from .association_pulp import SolverName, partition_with_free_heads
-from .bounds import lower_bound
-from .head_selection import select_heads
-from .p_median import p_median
-from .problem import ClusteringProblem, IntArray
-from .solution import Solution, make_solution
+from strategies.wireless.association import DP_LIMIT, associate
+from strategies.wireless.association_exact import solve_exactly
+from strategies.wireless.association_pulp import SolverName, partition_with_free_heads
+from strategies.wireless.bounds import lower_bound
+from strategies.wireless.head_selection import select_heads
+from strategies.wireless.p_median import p_median
+from strategies.wireless.problem import ClusteringProblem, IntArray
+from strategies.wireless.solution import Solution, make_solution
 
 Method = Literal["auto", "search", "paper", "pulp"]
 BOUND_SHARE = 0.25

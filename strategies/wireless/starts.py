@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import KDTree
 
-from .problem import Clustering, ClusteringProblem, IntArray
+from strategies.wireless.problem import Clustering, ClusteringProblem, IntArray
 
 NEAREST_HEADS = 12
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .problem import Clustering, ClusteringProblem, FloatArray, IntArray, RealArray
+from strategies.wireless.problem import (
+    Clustering,
+    ClusteringProblem,
+    FloatArray,
+    IntArray,
+    RealArray,
+)
 
 
 def bound_for_head_count(problem: ClusteringProblem, heads: int) -> float:

@@ -13,7 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .problem import ClusteringProblem, FloatArray, IntArray, Weighting, check_positions
+from strategies.wireless.problem import (
+    ClusteringProblem,
+    FloatArray,
+    IntArray,
+    Weighting,
+    check_positions,
+)
 
 TRUE_WORDS = {"1", "true", "yes"}
 FALSE_WORDS = {"0", "false", "no"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .oracles import Draw, draw_problem
+from tests.wireless.oracles import Draw, draw_problem
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,7 @@ from strategies.wireless.bounds import PriceBound, lower_bound, quick_bounds, re
 from strategies.wireless.problem import load_instance, objective
 from strategies.wireless.solve import solve
 from strategies.wireless.subsets import bound_for_head_count
-
-from .oracles import brute_force, feasible_start
+from tests.wireless.oracles import brute_force, feasible_start
 
 SEEDS = st.integers(0, 10_000)
 

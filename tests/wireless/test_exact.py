@@ -29,8 +29,7 @@ from strategies.wireless.problem import (
     objective,
 )
 from strategies.wireless.solve import solve
-
-from .oracles import brute_force, brute_force_heads, feasible_start
+from tests.wireless.oracles import brute_force, brute_force_heads, feasible_start
 
 SOLVERS = ["highs", "cbc"]
 

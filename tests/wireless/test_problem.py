@@ -19,8 +19,7 @@ from strategies.wireless.problem import (
     total_distance_m,
     utility_as_printed,
 )
-
-from .oracles import feasible_start, value_by_loops
+from tests.wireless.oracles import feasible_start, value_by_loops
 
 SQUARE: dict = {
     "positions_m": np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 10.0], [6.0, 10.0]]),

@@ -36,8 +36,7 @@ from strategies.wireless.starts import (
     spread_heads,
     transport_association,
 )
-
-from .oracles import brute_force, feasible_start
+from tests.wireless.oracles import brute_force, feasible_start
 
 SEEDS = st.integers(0, 10_000)
 
