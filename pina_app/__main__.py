@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="noise and epsilon of a run, without running it")
     plan.add_argument("--preset", default="none", help="settings to start from")
     plan.add_argument("--epsilon", type=float)
+    plan.add_argument("--delta", type=float, help="default: clients^-1.1")
     for field in ("clients", "rounds", "init_rounds", "max_participations", "clusters"):
         plan.add_argument(f"--{key_of(field)}", type=int)
     for field in ("q", "init_q", "init_share", "noise_multiplier", "init_noise_multiplier", "clip"):

@@ -80,6 +80,7 @@ class PinaConfig:
     # privacy
     private: bool = True
     epsilon: float | None = 2.0
+    delta: float | None = None
     noise_multiplier: float | None = None
     init_noise_multiplier: float | None = None
     init_share: float | None = None
@@ -157,6 +158,11 @@ class PinaConfig:
                 "init_share",
                 "in (0, 1) or 'none'",
                 self.init_share is None or 0 < self.init_share < 1,
+            ),
+            (
+                "delta",
+                "in (0, 1) or 'none' (K^-1.1)",
+                self.delta is None or 0 < self.delta < 1,
             ),
             (
                 "max_participations",

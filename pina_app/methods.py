@@ -20,7 +20,7 @@ from strategies.clustering.public_statistics import PublicStatistics
 from strategies.pina import PINA
 from strategies.privacy.calibration import Event, calibrate
 from strategies.privacy.ledger import Ledger
-from strategies.privacy.plan import PrivacyPlan, Stage, default_delta, plan_privacy
+from strategies.privacy.plan import PrivacyPlan, Stage, plan_privacy
 from strategies.randomness import stream
 
 RANDOM_B = 0.02
@@ -44,6 +44,7 @@ def method_plan(config: PinaConfig, method: str) -> PrivacyPlan:
         epsilon_for=config.epsilon_for,
         max_participations=config.max_participations,
         noise_cohort_size=config.noise_cohort_size,
+        delta=config.delta,
     )
     if method == "pina" and config.init == "lora-sketch":
         return _with_sketches(config, plan)
@@ -60,8 +61,7 @@ def _with_sketches(config: PinaConfig, plan: PrivacyPlan) -> PrivacyPlan:
     if not config.private:
         z = 0.0
     elif z is None and config.epsilon is not None:
-        delta = default_delta(config.clients)
-        z = calibrate(lambda value: [Event(value)], config.epsilon, delta)
+        z = calibrate(lambda value: [Event(value)], config.epsilon, plan.delta)
     elif z is None:
         z = config.noise_multiplier or 0.0
     sketches = Stage(
