@@ -25,6 +25,8 @@ from pina_app.lora import DEFAULT_TARGETS, Lora, SplitQKV, add_lora
 class ClassTokenTail(nn.Module):
     """Exact reduction for models that read the class token only (see the module docstring)."""
 
+    head_rows: Tensor
+
     def __init__(self, lora: Lora) -> None:
         super().__init__()
         self.lora = lora
@@ -32,6 +34,9 @@ class ClassTokenTail(nn.Module):
         self.block = self.backbone.blocks[-1]
         self.heads = self.block.attn.num_heads
         self.width = self.backbone.embed_dim
+        rows = self.block.attn.attn_dim // self.heads
+        ones = torch.eye(self.heads).repeat_interleave(rows, dim=1)
+        self.register_buffer("head_rows", ones, persistent=False)  # (heads, h): whose row is it
 
     @staticmethod
     def fits(lora: Lora) -> bool:
@@ -84,9 +89,9 @@ class ClassTokenTail(nn.Module):
         """Features (n, h) of the class token for B of shape (h,)."""
         block = self.block
         at_zero, attended = samples[:, : self.width], samples[:, self.width :]
-        spread = attended.repeat_interleave(lora_b.numel() // self.heads, dim=1)
-        change = nn.functional.linear(lora_b * spread, block.attn.proj.weight)
-        token = at_zero + block.ls1(change)
+        # P (B * a) with one a a head: project B once for each head, not once for each sample.
+        projected = nn.functional.linear(lora_b * self.head_rows, block.attn.proj.weight)
+        token = at_zero + block.ls1(attended @ projected)
         token = token + block.ls2(block.mlp(block.norm2(token)))
         return self.backbone.fc_norm(self.backbone.norm(token))  # type: ignore[no-any-return]
 
