@@ -54,6 +54,10 @@ def sample_clients(
     return np.flatnonzero(chosen)
 
 
+LATER_TIMEOUT_S = 30.0
+"""A node that joins a running federation may not hold up its rounds for longer."""
+
+
 class Roster:
     """Where every client lives; asks each node once, also those that join later.
 
@@ -79,31 +83,40 @@ class Roster:
         self._node_of: dict[int, int] = {}
         self._known: set[int] = set()
         self._simulated_nodes = 0
+        self._started = False
 
     def update(self, grid: Grid) -> None:
-        """Query the nodes that are not known yet; on first use wait until all clients have one.
+        """Query new nodes and forget those that are gone; at first wait until all clients have one.
+
+        A device that comes back as another node is found again; while it is away it is a drop-out.
 
         Raises
         ------
         RuntimeError
-            If simulated nodes cannot host all clients, or no node appeared at all.
+            On first use, if simulated nodes cannot host all clients, or no node appeared at all.
         """
-        first = not self._known
+        if self._started:
+            present = set(grid.get_node_ids())
+            gone = self._known - present
+            self._known -= gone
+            self._node_of = {k: node for k, node in self._node_of.items() if node not in gone}
+            self._ask(grid, present - self._known, min(self.timeout_s, LATER_TIMEOUT_S))
+            return
         deadline = time.monotonic() + self.wait_s
-        self._ask(grid, set(grid.get_node_ids()) - self._known)
-        while first and not self._complete() and time.monotonic() < deadline:
+        self._ask(grid, set(grid.get_node_ids()), self.timeout_s)
+        while not self._complete() and time.monotonic() < deadline:
             time.sleep(0.5)
-            self._ask(grid, set(grid.get_node_ids()) - self._known)
+            self._ask(grid, set(grid.get_node_ids()) - self._known, self.timeout_s)
         if not self._node_of:
             raise RuntimeError("no node hosts a client: start SuperNodes with a client of this run")
-        if first and self._simulated_nodes and len(self._node_of) < self.clients:
+        if self._simulated_nodes and len(self._node_of) < self.clients:
             raise RuntimeError(
                 f"clients = {self.clients}, but the {len(self._known)} simulated nodes host only "
                 f"{len(self._node_of)}: raise clients-per-node or the number of SuperNodes "
                 '(--federation-config "num-supernodes=N")'
             )
-        if first:
-            log(INFO, "%d clients on %d nodes", len(self._node_of), len(self._known))
+        self._started = True
+        log(INFO, "%d clients on %d nodes", len(self._node_of), len(self._known))
 
     def locate(self, clients: Iterable[int]) -> Mapping[int, list[int]]:
         """Node id -> its clients among ``clients``, in ascending order; offline ones are left out.
@@ -122,14 +135,14 @@ class Roster:
             return len(self._known) >= self._simulated_nodes
         return bool(self._node_of)
 
-    def _ask(self, grid: Grid, nodes: set[int]) -> None:
+    def _ask(self, grid: Grid, nodes: set[int], timeout_s: float) -> None:
         if not nodes:
             return
         query = f"{MessageType.QUERY}.{wire.QUERY_CLIENTS}"
         messages = [
             Message(content=self.query, message_type=query, dst_node_id=node) for node in nodes
         ]
-        for reply in grid.send_and_receive(messages, timeout=self.timeout_s):
+        for reply in grid.send_and_receive(messages, timeout=timeout_s):
             node = reply.metadata.src_node_id
             if reply.has_error():
                 log(WARNING, "node %d could not say which clients it hosts; left out", node)

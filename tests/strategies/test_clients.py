@@ -191,3 +191,31 @@ def test_the_query_carries_the_public_arrays() -> None:
     Roster(1, public, wait_s=0.0).update(grid)
     found = wire.read_public(grid.asked[0].content)
     np.testing.assert_array_equal(found["mean"], [0, 1, 2])
+
+
+def test_a_node_that_comes_back_under_another_id_is_found_again() -> None:
+    """Clients of a node that is gone are drop-outs until some node hosts them again."""
+    problem_nodes = {1: [0, 1], 2: [2]}
+    grid = InProcessGrid(
+        lambda message, _: Message(
+            content=wire.hosted_content(problem_nodes[message.metadata.dst_node_id], 0),
+            reply_to=message,
+        ),
+        1,
+    )
+    context = next(iter(grid.contexts.values()))
+    grid.contexts = {1: context, 2: context}
+    roster = Roster(3, RecordDict(), wait_s=0.1)
+    roster.update(grid)
+    assert roster.locate(range(3)) == {1: [0, 1], 2: [2]}
+    del grid.contexts[1]
+    roster.update(grid)
+    assert roster.locate(range(3)) == {2: [2]}
+    problem_nodes[7] = [0, 1]
+    grid.contexts[7] = context
+    roster.update(grid)
+    assert roster.locate(range(3)) == {7: [0, 1], 2: [2]}
+    grid.contexts.clear()
+    for _ in range(2):
+        roster.update(grid)  # nobody is there now: rounds go on with drop-outs
+    assert roster.locate(range(3)) == {}
