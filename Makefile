@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test bench-clustering clean
+.PHONY: install demo test bench bench-clustering clean
 
 install: .venv/installed
 
@@ -19,6 +19,10 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+bench: install
+	$(BIN)/python benchmarks/round.py
+	$(BIN)/python benchmarks/scaling.py
 
 bench-clustering: install
 	$(BIN)/python benchmarks/clustering.py

@@ -91,7 +91,7 @@ class ClassTokenTail(nn.Module):
         at_zero, attended = samples[:, : self.width], samples[:, self.width :]
         # P (B * a) with one a a head: project B once for each head, not once for each sample.
         projected = nn.functional.linear(lora_b * self.head_rows, block.attn.proj.weight)
-        token = at_zero + block.ls1(attended @ projected)
+        token = at_zero + attended @ block.ls1(projected)
         token = token + block.ls2(block.mlp(block.norm2(token)))
         return self.backbone.fc_norm(self.backbone.norm(token))  # type: ignore[no-any-return]
 
