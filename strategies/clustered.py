@@ -8,7 +8,7 @@ Deviations from the paper: the divisor is the expected cohort ``q K``, or a nois
 realised cohort ``|K_t|``, which would itself leak; every client weighs the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
 from typing import Any
 
@@ -90,6 +90,7 @@ class ClusteredStrategy(Strategy):
         self._momentum: NDArray[np.float64] | None = None
         self.models: list[wire.Model] = []
         self._request: wire.RoundRequest | None = None
+        self._asked: Mapping[int, list[int]] = {}
 
     # --- the rounds of this strategy; PINA puts its initialisation in front ----------------
 
@@ -166,6 +167,7 @@ class ClusteredStrategy(Strategy):
         if self.plan.private and request.phase != "sketch":
             self.ledger.check(self._release(request))
         self.roster.update(grid)
+        self._asked = self.roster.locate(self._sample(request))
         models = arrays if request.phase in ("train", "sketch") else None
         message_type = MessageType.TRAIN
         return [
@@ -174,7 +176,7 @@ class ClusteredStrategy(Strategy):
                 message_type=message_type,
                 dst_node_id=node,
             )
-            for node, clients in self.roster.locate(self._sample(request)).items()
+            for node, clients in self._asked.items()
         ]
 
     def aggregate_train(

@@ -153,13 +153,17 @@ class PINA(ClusteredStrategy):
             return super().aggregate_train(server_round, replies)
         if self.plan.private:
             self.ledger.record(self._release(self._request))
+        arrived: dict[int, NDArray[np.float64]] = {}
         for reply in replies:
             if not self._answered(reply):
                 continue
             try:
-                self._sketches.extend(wire.read_sketches(reply, self._request.width))
+                node = reply.metadata.src_node_id
+                arrived[node] = wire.read_sketches(reply, self._request.width)
             except ValueError as error:
                 log(WARNING, "round %d: %s; left out", self.round, error)
+        # In the order of the clients, not of the replies: k-means depends on it.
+        self._sketches += [row for node in self._asked for row in arrived.get(node, ())]
         if self.round == self.init_rounds:
             log(WARNING, LORA_SKETCH_WARNING)
             rng = stream(self.seed, "sketch-kmeans")
