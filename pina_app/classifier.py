@@ -37,10 +37,18 @@ class Classifier:
         self._whitener = torch.from_numpy(statistics.head).to(self.device)
 
     def logits(self, parameters: Parameters, samples: Tensor) -> Tensor:
-        """Logits (n, classes) of reduced samples under one model."""
-        features = self.tail.features(samples, parameters.get(LORA_B, self._no_lora))
+        """Logits (n, classes) of samples under one model.
+
+        With a leading client axis on samples and parameters: (K, n, classes) of K clients, each
+        under its own model.
+        """
+        weight, bias = parameters[HEAD_WEIGHT], parameters[HEAD_BIAS]
+        no_lora = self._no_lora.expand(*weight.shape[:-2], -1)
+        features = self.tail.features(samples, parameters.get(LORA_B, no_lora))
         white = linear(features - self._mean, self._whitener)
-        return linear(white, parameters[HEAD_WEIGHT], parameters[HEAD_BIAS])
+        if weight.ndim == 2:
+            return linear(white, weight, bias)
+        return torch.baddbmm(bias[:, None], white, weight.transpose(1, 2))
 
     def tensors(self, model: Mapping[str, NDArray[np.floating]]) -> Parameters:
         """A model's arrays on this classifier's device."""

@@ -17,7 +17,7 @@ import torch
 from timm.layers import Attention
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from pina_app.lora import DEFAULT_TARGETS, Lora, SplitQKV, add_lora
 
@@ -25,7 +25,7 @@ from pina_app.lora import DEFAULT_TARGETS, Lora, SplitQKV, add_lora
 class ClassTokenTail(nn.Module):
     """Exact reduction for models that read the class token only (see the module docstring)."""
 
-    head_rows: Tensor
+    projection: Tensor
 
     def __init__(self, lora: Lora) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class ClassTokenTail(nn.Module):
         self.block = self.backbone.blocks[-1]
         self.heads = self.block.attn.num_heads
         self.width = self.backbone.embed_dim
-        rows = self.block.attn.attn_dim // self.heads
-        ones = torch.eye(self.heads).repeat_interleave(rows, dim=1)
-        self.register_buffer("head_rows", ones, persistent=False)  # (heads, h): whose row is it
+        attention = self.block.attn
+        scaled = self.block.ls1(attention.proj.weight.T)  # (h in heads, h), with the layer scale
+        self.register_buffer("projection", scaled.unflatten(0, (self.heads, -1)), persistent=False)
 
     @staticmethod
     def fits(lora: Lora) -> bool:
@@ -86,14 +86,21 @@ class ClassTokenTail(nn.Module):
         return seen["values"][:, 0].reshape(len(tokens), self.heads, -1)[:, :, 0]
 
     def features(self, samples: Tensor, lora_b: Tensor) -> Tensor:
-        """Features (n, h) of the class token for B of shape (h,)."""
+        """Features of the class token: (n, h) for B (h,), or (K, n, h) for K clients' B (K, h).
+
+        With one ``a`` a head, B is projected once for each client and head, not for each sample.
+        """
+        if lora_b.ndim == 1:
+            return self.features(samples[None], lora_b[None])[0]
         block = self.block
-        at_zero, attended = samples[:, : self.width], samples[:, self.width :]
-        # P (B * a) with one a a head: project B once for each head, not once for each sample.
-        projected = nn.functional.linear(lora_b * self.head_rows, block.attn.proj.weight)
-        token = at_zero + attended @ block.ls1(projected)
+        by_head = lora_b.unflatten(1, (self.heads, -1)).transpose(0, 1)
+        moves = torch.bmm(by_head, self.projection).transpose(0, 1)  # (K, heads, h)
+        at_zero, attended = samples[..., : self.width], samples[..., self.width :]
+        token = torch.baddbmm(at_zero, attended, moves).flatten(0, 1)
         token = token + block.ls2(block.mlp(block.norm2(token)))
-        return self.backbone.fc_norm(self.backbone.norm(token))  # type: ignore[no-any-return]
+        features = self.backbone.fc_norm(self.backbone.norm(token))
+        batched: Tensor = features.unflatten(0, samples.shape[:2])
+        return batched
 
 
 class _ConstantValues(nn.Module):
@@ -136,7 +143,9 @@ class BlockTail(nn.Module):
         return seen["tokens"]
 
     def features(self, samples: Tensor, lora_b: Tensor) -> Tensor:
-        """Pooled features (n, h) for the vector of all B's."""
+        """Pooled features: (n, h) for one vector of all B's, (K, n, h) for those of K clients."""
+        if lora_b.ndim == 2:
+            return vmap(self.features)(samples, lora_b)
         named = self.lora.parameters(lora_b)
         weights = {f"backbone.{name}": value for name, value in named.items()}
         pooled: Tensor = functional_call(self.rest, weights, (samples,))

@@ -1,8 +1,9 @@
 """Local training of many clients at once: SGD on reduced samples, batched over the clients.
 
-Every client starts from its own cluster model and takes its own batches; ``torch.func`` carries
-the client axis, so the result is that of a plain loop over the clients. A FedProx term
-``mu / 2 |w - w_start|^2`` (Li et al., MLSys 2020) can be added; mu = 0 is plain SGD.
+Every client starts from its own cluster model and takes its own batches. The trained arrays carry
+a client axis, everything frozen sees the samples of all clients at once, and the gradient of the
+sum of the losses holds every client's own: the result is that of a plain loop over the clients. A
+FedProx term ``mu / 2 |w - w_start|^2`` (Li et al., MLSys 2020) can be added; mu = 0 is plain SGD.
 """
 
 import dataclasses
@@ -12,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from pina_app.classifier import Classifier, Parameters
+from pina_app.classifier import Classifier
 from pina_app.model import LORA_B
 from strategies.wire import Model
 
@@ -88,35 +88,34 @@ def _train_block(
         name: torch.from_numpy(np.stack([model[name] for model in starts])).to(device)
         for name in names
     }
-    frozen = set() if settings.train_lora else {LORA_B}
-    if not settings.train_head:
-        frozen |= set(names) - {LORA_B}
-
-    def loss(parameters: Parameters, start: Parameters, x: Tensor, y: Tensor, m: Tensor) -> Tensor:
-        each = cross_entropy(classifier.logits(parameters, x), y, reduction="none")
-        mean = (each * m).sum() / m.sum().clamp(min=1)
-        if settings.mu > 0:
-            drift = sum(((parameters[n] - start[n]) ** 2).sum() for n in names if n not in frozen)
-            # A client that is done with its batches (m = 0) must not move.
-            mean = mean + settings.mu / 2 * drift * (m.sum() > 0)
-        return mean
-
-    gradient = vmap(grad(loss))
+    trainable = [
+        name for name in names if (settings.train_lora if name == LORA_B else settings.train_head)
+    ]
+    current = {
+        name: value.clone().requires_grad_(name in trainable) for name, value in begin.items()
+    }
     x_all = torch.nn.utils.rnn.pad_sequence(list(samples), batch_first=True).to(device)
     y_all = torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True).to(device)
     sizes = [len(part) for part in samples]
     rows = torch.arange(len(sizes), device=device)[:, None]
-    current = dict(begin)
     for _ in range(settings.epochs):
         for index, mask in _batches(sizes, settings.batch_size, rngs):
-            chosen = index.to(device)
-            gradients = gradient(
-                current, begin, x_all[rows, chosen], y_all[rows, chosen], mask.to(device)
+            chosen, weight = index.to(device), mask.to(device)
+            logits = classifier.logits(current, x_all[rows, chosen])
+            each = cross_entropy(
+                logits.flatten(0, 1), y_all[rows, chosen].flatten(), reduction="none"
             )
-            current = {
-                name: value if name in frozen else value - settings.learning_rate * gradients[name]
-                for name, value in current.items()
-            }
+            present = weight.sum(dim=1)
+            loss = ((each.view_as(weight) * weight).sum(dim=1) / present.clamp(min=1)).sum()
+            if settings.mu > 0:
+                drifts = [((current[n] - begin[n]) ** 2).flatten(1).sum(dim=1) for n in trainable]
+                # A client that is done with its batches must not move.
+                loss = loss + settings.mu / 2 * (sum(drifts) * (present > 0)).sum()
+            # The clients share no parameter: the gradient of the sum holds every client's own.
+            gradients = torch.autograd.grad(loss, [current[name] for name in trainable])
+            with torch.no_grad():
+                for name, gradient in zip(trainable, gradients, strict=True):
+                    current[name] -= settings.learning_rate * gradient
     with torch.no_grad():
         moved = [(current[name] - begin[name]).flatten(start_dim=1) for name in names]
     updates: NDArray[np.float64] = torch.cat(moved, dim=1).cpu().double().numpy()

@@ -246,15 +246,17 @@ def test_killed_in_any_phase_and_resumed_is_bit_identical(
 
 
 def test_one_two_and_many_nodes_agree(tmp_path: Path, cache_dir: Path) -> None:
-    """Batched training over other groups of clients differs by float rounding only."""
-    models = []
+    """Batched training over other groups of clients differs by float rounding only: 1e-6."""
+    states = []
     for per_node in (12, 6, 1):
         run_dir = tmp_path / str(per_node)
-        run_app(run_dir, cache_dir, {"clients-per-node": per_node, "private": False})
-        models.append(load_file(run_dir / "pina" / "cluster-0.safetensors"))
-    for other in models[1:]:
-        for name, values in models[0].items():
-            torch.testing.assert_close(values, other[name], rtol=1e-5, atol=1e-6)
+        run_app(run_dir, cache_dir, {"clients-per-node": per_node, "private": False, "rounds": 1})
+        states.append(np.load(run_dir / "checkpoint-pina.npz"))
+    trained = [key for key in states[0].files if key.startswith("cluster-")]
+    assert max(np.abs(states[0][key]).max() for key in trained) > 0.01
+    for other in states[1:]:
+        for key in trained:
+            np.testing.assert_allclose(states[0][key], other[key], rtol=0, atol=1e-6)
 
 
 def test_a_failing_client_does_not_take_its_neighbours_with_it(

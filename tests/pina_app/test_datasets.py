@@ -50,7 +50,7 @@ def assert_disjoint(parts: list[NDArray[np.intp]], count: int) -> None:
 
 
 @given(
-    clients=st.integers(1, 25),
+    clients=st.integers(2, 25),
     per_client=st.integers(0, 8),
     partitioner=st.sampled_from(["iid", "dirichlet", "natural"]),
     seed=st.integers(0, 99),
