@@ -208,6 +208,8 @@ def test_interrupting_the_command_stops_the_run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # A background job inherits an ignored interrupt; this one is to hear it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     wait_until((run_dir / "rounds.jsonl").exists)
     process.send_signal(signal.SIGINT)
