@@ -23,6 +23,7 @@ test: install
 bench: install
 	$(BIN)/python benchmarks/round.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/server_memory.py
 
 bench-clustering: install
 	$(BIN)/python benchmarks/clustering.py
