@@ -29,7 +29,6 @@ class Federation:
         True cluster of every client.
     test_images, test_labels : (G, M, H, W[, 3]) uint8 and (M,) int64
         The same test images in every rotation.
-    classes : int
     """
 
     images: Images
@@ -38,7 +37,6 @@ class Federation:
     groups: NDArray[np.int64]
     test_images: Images
     test_labels: Labels
-    classes: int
 
 
 def load_federation(config: PinaConfig) -> Federation:
@@ -76,7 +74,6 @@ def load_federation(config: PinaConfig) -> Federation:
         groups=groups,
         test_images=np.stack([rotate(upright, angle) for angle in rotations]),
         test_labels=source.test_labels[tested],
-        classes=source.classes,
     )
 
 

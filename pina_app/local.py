@@ -42,10 +42,11 @@ def answer(
     unusable = sorted(clients.keys() - usable.keys())
     updates = np.zeros((len(usable), _update_size(request, models)))
     chosen = np.zeros(len(usable), dtype=np.intp)
+    row_of = {client: row for row, client in enumerate(usable)}
     batches = [list(usable)] if usable else []
     while batches:
         batch = batches.pop()
-        rows = [list(usable).index(client) for client in batch]
+        rows = [row_of[client] for client in batch]
         data = {client: usable[client] for client in batch}
         try:
             updates[rows], chosen[rows] = _compute(
