@@ -4,6 +4,8 @@ Flower reads the two components as plain assignments. Each process must run the 
 that was submitted; a local SuperLink started inside a checkout makes workers import from there.
 """
 
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 import strategies
+from app_kit.run_config import Scalar
 from strategies.wire import QUERY_CLIENTS
 
-APPS = {"pina": "pina_app"}
+APPS = {"pina": "pina_app", "wireless": "wireless_cfl_app"}
 
 _HERE = Path(__file__).resolve().parent
 _FOUND = Path(strategies.__file__).resolve().parent.parent
@@ -52,4 +55,32 @@ def _component(context: Context, module: str) -> Any:
     name = str(context.run_config.get("app"))
     if name not in APPS:
         raise ValueError(f"app = {name!r}: must be one of {', '.join(APPS)}")
+    context.run_config = own_settings(name, context.run_config)
     return import_module(f"{APPS[name]}.{module}").app
+
+
+def own_settings(name: str, run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The run config without the keys that only other apps have.
+
+    Raises
+    ------
+    ValueError
+        If such a key was changed: it would do nothing.
+    """
+    own, *others = sorted(APPS, key=lambda app: app != name)
+    known = defaults(own)
+    foreign = {key: value for app in others for key, value in defaults(app).items()}
+    kept = {}
+    for key, value in run_config.items():
+        if key == "app" or key in known or key not in foreign:
+            kept[key] = value
+        elif value != foreign[key]:
+            raise ValueError(f"{key} = {value!r}: app = {name!r} has no such setting")
+    return kept
+
+
+@cache
+def defaults(name: str) -> dict[str, Scalar]:
+    """Settings of an app, as ``pyproject.toml`` lists them."""
+    config = import_module(f"{APPS[name]}.config").from_run_config({})
+    return config.to_run_config()  # type: ignore[no-any-return]

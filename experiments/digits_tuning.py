@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from pina_app import digits
+from app_kit import digits
+from pina_app import digits_vit
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
 from pina_app.features import to_pixels
@@ -95,7 +96,7 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
     images, targets = (part[: digits.PUBLIC_IMAGES] for part in digits.load())
-    tail = create_tail(digits.pretrain(images[:250], targets[:250]).requires_grad_(False))
+    tail = create_tail(digits_vit.pretrain(images[:250], targets[:250]).requires_grad_(False))
     turned = np.ascontiguousarray(images[:, ::-1, ::-1])
     reduced = [tail.reduce(to_pixels(tail, part)) for part in (images, turned)]
     nothing = public_statistics.without_public_data(64)

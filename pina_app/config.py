@@ -1,25 +1,21 @@
 """Run configuration: every knob, its default, and what it may be.
 
-Keys are kebab-case in ``pyproject.toml``, presets and ``-c``; fields are snake_case here. A value
-that may be absent is written ``"none"``.
+How run-config keys become fields is in ``app_kit.run_config``.
 """
 
 import dataclasses
-import tomllib
-import types
-import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from app_kit import run_config
+from app_kit.partition import PARTITIONERS
+from app_kit.run_config import Scalar, key_of
 from strategies.aggregation import SKIPS
 from strategies.clustering.normality import RESCALES
 from strategies.pina import INITS
 
 METHODS = ("pina", "fedavg", "oracle")
-PARTITIONERS = ("iid", "dirichlet", "natural")
 PRESETS = Path(__file__).parent / "presets"
-Scalar = bool | int | float | str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,59 +257,9 @@ class PinaConfig:
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Kebab-case keys and values as Flower's run config takes them."""
-        values = dataclasses.asdict(self)
-        return {key_of(f): "none" if v is None else v for f, v in values.items()}
-
-
-def key_of(field: str) -> str:
-    """Run-config key of a field."""
-    return field.replace("_", "-")
+        return run_config.to_run_config(self)
 
 
 def from_run_config(values: Mapping[str, Scalar]) -> PinaConfig:
-    """Build the configuration from run-config keys; the preset fills what was left at default.
-
-    Raises
-    ------
-    ValueError
-        For an unknown key, a value of the wrong type or out of range, or an unknown preset.
-    """
-    hints = typing.get_type_hints(PinaConfig)
-    given = {key: value for key, value in values.items() if key != "app"}
-    preset = given.get("preset", "none")
-    if preset != "none":
-        defaults = PinaConfig().to_run_config()
-        changed = {key: value for key, value in given.items() if defaults.get(key) != value}
-        given = {**read_preset(str(preset)), **changed}
-    fields: dict[str, Any] = {}
-    for key, value in given.items():
-        field = key.replace("-", "_")
-        if field not in hints or key != key_of(field):
-            known = ", ".join(sorted(key_of(name) for name in hints))
-            raise ValueError(f"{key} = {value!r}: unknown key; known keys: {known}")
-        fields[field] = _typed(key, value, hints[field])
-    return PinaConfig(**fields)
-
-
-def read_preset(name: str) -> dict[str, Scalar]:
-    """Values of a preset file; raises ValueError naming the presets there are."""
-    path = PRESETS / f"{name}.toml"
-    if not path.is_file():
-        names = ", ".join(sorted(file.stem for file in PRESETS.glob("*.toml")))
-        raise ValueError(f"preset = {name!r}: must be one of {names}, none")
-    return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
-def _typed(key: str, value: Scalar, hint: Any) -> Scalar | None:
-    """The value as the field's type: integers may stand for floats, "none" for absence."""
-    accepted = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value == "none" and type(None) in accepted:
-        return None
-    if float in accepted and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) not in accepted:
-        names = " or ".join("'none'" if a is type(None) else a.__name__ for a in accepted)
-        raise ValueError(f"{key} = {value!r}: must be of type {names}")
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        raise ValueError(f"{key} = {value!r}: must be finite")
-    return value
+    """Build the configuration from run-config keys, see ``app_kit.run_config.build``."""
+    return run_config.build(PinaConfig, PRESETS, values)

@@ -5,13 +5,14 @@ rotates all its images by ``rotations[k mod G]`` degrees (after IFCA): group g i
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app_kit.partition import partition
+from app_kit.source import Images, Labels
+from app_kit.sources import open_source
 from pina_app.config import PinaConfig
-from pina_app.sources import Images, Labels, Source, open_source
 from strategies.randomness import stream
 
 
@@ -47,7 +48,7 @@ def load_federation(config: PinaConfig) -> Federation:
     ValueError
         For missing, truncated or malformed data, or too few images for the clients.
     """
-    source = open_source(config)
+    source = open_source(config.dataset, config.partition_seed)
     parts = partition(config, source)
     rotations = config.rotation_list
     groups = np.arange(config.clients) % len(rotations)
@@ -75,49 +76,6 @@ def load_federation(config: PinaConfig) -> Federation:
         test_images=np.stack([rotate(upright, angle) for angle in rotations]),
         test_labels=source.test_labels[tested],
     )
-
-
-def partition(config: PinaConfig, source: Source) -> list[NDArray[np.intp]]:
-    """Indices of every client's images, by one of Flower's partitioners."""
-    import datasets
-    from flwr_datasets import partitioner as flower
-
-    seed = config.partition_seed
-    pool = stream(seed, "partition").permutation(len(source.train_labels))
-    if config.partitioner == "iid" and config.images_per_client:
-        needed = config.clients * config.images_per_client
-        if needed > len(pool):
-            raise ValueError(
-                f"images-per-client = {config.images_per_client}: {config.clients} clients need "
-                f"{needed} images, the data set has {len(pool)}"
-            )
-        pool = pool[:needed]
-    if len(pool) < config.clients:
-        raise ValueError(f"clients = {config.clients}: the data set has {len(pool)} images")
-    columns = {"index": pool, "label": source.train_labels[pool]}
-    if config.partitioner == "iid":
-        split: Any = flower.IidPartitioner(config.clients)
-    elif config.partitioner == "dirichlet":
-        split = flower.DirichletPartitioner(
-            config.clients, "label", config.dirichlet_alpha, min_partition_size=1, seed=seed
-        )
-    else:
-        if source.writers is None:
-            raise ValueError(
-                f"partitioner = 'natural': {config.dataset} does not name the writers of its images"
-            )
-        columns["writer"] = source.writers[pool]
-        split = flower.NaturalIdPartitioner("writer")
-    split.dataset = datasets.Dataset.from_dict(columns)
-    if split.num_partitions < config.clients:
-        raise ValueError(
-            f"clients = {config.clients}: {config.dataset} has {split.num_partitions} writers"
-        )
-    limit = config.images_per_client or None
-    return [
-        np.sort(np.array(split.load_partition(client)["index"], dtype=np.intp)[:limit])
-        for client in range(config.clients)
-    ]
 
 
 def rotate(images: Images, degrees: int) -> Images:

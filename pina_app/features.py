@@ -20,7 +20,7 @@ from timm.data import resolve_model_data_config
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from pina_app.sources import Images
+from app_kit.source import Images
 from pina_app.tails import Tail
 
 _BATCH = 64

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import nn
 
-from pina_app import digits
+from pina_app import digits_vit
 from pina_app.config import PinaConfig
 from strategies.clustering.public_statistics import PUBLIC_SEED
 
@@ -31,7 +31,7 @@ def create_backbone(config: PinaConfig) -> VisionTransformer:
     """
     cache_dir = Path(config.cache_dir).expanduser() if config.cache_dir is not None else None
     if config.model == "digits-vit":
-        backbone = digits.create_vit()
+        backbone = digits_vit.create_vit()
     else:
         options = {"img_size": config.image_size} if config.image_size else {}
         try:
@@ -51,7 +51,7 @@ def create_backbone(config: PinaConfig) -> VisionTransformer:
             f"patch, {backbone.patch_embed.patch_size[0]} pixels"
         )
     if config.weights == "digits":
-        digits.load_pretrained(backbone, cache_dir)
+        digits_vit.load_pretrained(backbone, cache_dir)
     elif config.weights not in ("pretrained", "none"):
         _load_weights(backbone, config)
     return backbone.eval().requires_grad_(False)

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from app_kit.npz import read_images
 from pina_app import results
 from pina_app.classifier import Classifier
 from pina_app.config import from_run_config
-from pina_app.sources import read_images
 from pina_app.task import frozen_model
 from strategies import wire
 from strategies.assignment import lowest_loss, nearest_prototype

@@ -4,11 +4,11 @@ They run before a run is submitted and again where it starts, so that bad input 
 message before any client is asked.
 """
 
+from app_kit.partition import partition
+from app_kit.sources import load_public_images, open_source
 from pina_app.config import PinaConfig
-from pina_app.datasets import partition
 from pina_app.methods import method_aggregation, method_plan
 from pina_app.model import create_backbone
-from pina_app.sources import load_public_images, open_source
 from strategies.clustering.secure_kmeans import lloyd_layout
 from strategies.privacy.calibration import Event, epsilon_of
 from strategies.privacy.plan import PrivacyPlan
@@ -19,10 +19,10 @@ def check(config: PinaConfig) -> dict[str, PrivacyPlan]:
     plans = {method: method_plan(config, method) for method in config.method_list}
     for method, plan in plans.items():
         _check_first_release(method, plan)
-    source = open_source(config)
+    source = open_source(config.dataset, config.partition_seed)
     if config.simulation:
         partition(config, source)
-    load_public_images(config)
+    load_public_images(config.public_data)
     create_backbone(config)
     return plans
 

@@ -1,62 +1,27 @@
 """What a run leaves behind besides its record: cluster models, summary, sentences on privacy."""
 
 import dataclasses
-import json
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 from safetensors.torch import save_file
 
+from app_kit import run_files
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
 from strategies import run_record
-from strategies.checkpoint import RunDirectory, write_atomically
+from strategies.checkpoint import RunDirectory
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.clustering.sketch import LORA_SKETCH_WARNING
 from strategies.privacy.plan import PrivacyPlan
 from strategies.privacy.secure_sum import TrustedSum
 
-SUMMARY = "summary.json"
-MAY_CHANGE = ("resume", "run-dir", "preset", "cache-dir", "cache-gb", "device", "round-timeout-s")
+MAY_CHANGE = (*run_files.MAY_CHANGE, "cache-dir", "cache-gb", "device")
 """Settings that a resumed run may change: neither its results nor its account depend on them."""
 STATISTICS = "public_statistics.npz"
-
-
-def write_config(path: Path, config: PinaConfig) -> None:
-    """The resolved configuration as TOML."""
-    values = {"app": "pina", **config.to_run_config()}
-    write_atomically(path / "config.toml", tomli_w.dumps(values).encode())
-
-
-def check_same_run(directory: RunDirectory, config: PinaConfig) -> None:
-    """Refuse to mix two runs in one directory.
-
-    Raises
-    ------
-    ValueError
-        If there are rounds already and ``resume`` is false, or the configuration has changed: the
-        privacy account of a run holds for its own configuration only.
-    """
-    if not directory.rounds_path.exists() and not directory.ledger_path.exists():
-        return
-    if not config.resume:
-        raise ValueError(
-            f"run-dir = '{directory.path}': holds a run already; `python -m pina_app resume "
-            f"{directory.path}` goes on with it"
-        )
-    saved = tomllib.loads((directory.path / "config.toml").read_text(encoding="utf-8"))
-    changed = [
-        f"{key} = {value!r} (was {saved.get(key)!r})"
-        for key, value in config.to_run_config().items()
-        if saved.get(key) != value and key not in MAY_CHANGE
-    ]
-    if changed:
-        raise ValueError(f"{directory.path}: cannot be resumed with {', '.join(changed)}")
 
 
 def save_models(
@@ -143,13 +108,4 @@ def summarise(
         "init": config.init if method == "pina" else None,
         "notes": notes if stopped is None else [stopped, *notes],
     }
-    others = [other for other in read_summary(directory.path) if other["method"] != method]
-    write_atomically(
-        directory.path / SUMMARY, json.dumps([*others, entry], indent=2).encode() + b"\n"
-    )
-
-
-def read_summary(path: Path) -> list[dict[str, Any]]:
-    """Objects of the methods that have ended."""
-    file = path / SUMMARY
-    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
+    run_files.put_summary(directory.path, entry)

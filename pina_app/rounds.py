@@ -2,26 +2,17 @@
 
 import statistics
 import time
-from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
-from flwr.common import log
 
+from app_kit.progress import clock, say
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
 from pina_app.diagnostics import UNKNOWN, Diagnostics
 from pina_app.results import epsilons
 from strategies.checkpoint import RunDirectory
 from strategies.clustered import ClusteredStrategy
-
-MARK = "[fedclusters]"
-"""Starts every line that is meant for a person who follows a run."""
-
-
-def say(message: str, *values: object) -> None:
-    """Tell the progress of a run; ``python -m pina_app`` shows these lines and warnings only."""
-    log(INFO, f"{MARK} {message}", *values)
 
 
 class Rounds:
@@ -91,4 +82,4 @@ def progress(line: dict[str, Any], total: int, eta_s: float) -> str:
         parts.append(f"ARI {line['ari']:.2f}")
     if line["epsilon_outside"] is not None:
         parts.append(f"epsilon {line['epsilon_outside']:.2f}")
-    return "  ".join([*parts, f"{int(eta_s) // 60}:{int(eta_s) % 60:02d} left"])
+    return "  ".join([*parts, f"{clock(eta_s)} left"])

@@ -5,12 +5,14 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from app_kit import run_files
+from app_kit.progress import say
+from app_kit.sources import open_source
 from pina_app import preflight, results
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig, from_run_config
 from pina_app.methods import create_strategy, initial_models
-from pina_app.rounds import Rounds, say
-from pina_app.sources import number_of_classes
+from pina_app.rounds import Rounds
 from pina_app.task import frozen_model, public_statistics
 from strategies import wire
 from strategies.checkpoint import RunDirectory
@@ -32,8 +34,9 @@ def main(grid: Grid, context: Context) -> None:
     try:
         say("run directory: %s", path)
         preflight.check(config)
-        results.check_same_run(directory, config)
-        results.write_config(path, config)
+        values = config.to_run_config()
+        run_files.check_same_run(directory, "pina_app", values, results.MAY_CHANGE)
+        run_files.write_config(path, "pina", values)
         statistics = public_statistics(config)
         results.save_statistics(path, statistics)
         classifier = Classifier(frozen_model(config).tail, statistics)
@@ -63,7 +66,7 @@ def run_method(
         strategy.check_ledger()
         say("%s resumes after round %d", method, strategy.completed)
     else:
-        classes = number_of_classes(config)
+        classes = open_source(config.dataset, config.partition_seed).classes
         strategy.models = initial_models(
             config, method, statistics.mean.size, classes, classifier.tail.lora.size
         )

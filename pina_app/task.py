@@ -9,11 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from app_kit.npz import read_images
+from app_kit.source import Images
+from app_kit.sources import load_public_images
 from pina_app.config import PinaConfig
 from pina_app.datasets import Federation, load_federation
 from pina_app.features import Cache, reduce_images
 from pina_app.model import create_backbone, weights_key
-from pina_app.sources import Images, load_public_images, read_images
 from pina_app.tails import Tail, create_tail
 from strategies.clustering.public_statistics import PublicStatistics, measure, without_public_data
 
@@ -112,7 +114,7 @@ def public_statistics(config: PinaConfig) -> PublicStatistics:
     model = frozen_model(config)
     width = model.tail.width
     nothing = without_public_data(width, config.embedding_size)
-    images = load_public_images(config)
+    images = load_public_images(config.public_data)
     if images is None:
         return nothing
     samples = torch.from_numpy(np.array(model.reduce(images, "the public images")))

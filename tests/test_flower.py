@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from pina_app.config import Scalar
+from app_kit.run_config import Scalar
 from tests.test_runs import run_app
 
 TINY = ["clients=6", "clients-per-node=3", "weights=none", "embedding-size=8", "epochs=1"]

@@ -13,10 +13,11 @@ from flwr.app import Context, Message, RecordDict
 from safetensors.torch import load_file
 
 import apps
-from pina_app import digits, task
-from pina_app.config import PinaConfig, Scalar, from_run_config
+from app_kit.in_process_grid import InProcessGrid
+from app_kit.run_config import Scalar
+from pina_app import digits_vit, task
+from pina_app.config import PinaConfig, from_run_config
 from strategies import run_record
-from tests.grid import InProcessGrid
 
 TINY: dict[str, Scalar] = {
     "clients": 12,
@@ -313,7 +314,7 @@ def test_head_only_training_moves_nothing_else(tmp_path: Path, cache_dir: Path) 
         "cluster-0/head.bias",
     }
     weight = load_file(tmp_path / "pina" / "cluster-0.safetensors")["blocks.1.attn.qkv.weight"]
-    frozen = digits.create_vit().blocks[-1].attn.qkv.weight
+    frozen = digits_vit.create_vit().blocks[-1].attn.qkv.weight
     assert torch.equal(weight, frozen)
 
 

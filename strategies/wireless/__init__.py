@@ -5,8 +5,9 @@ and positions of the devices go to the server in the clear, without differential
 """
 
 from strategies.wireless.association import associate
-from strategies.wireless.channel import Channel, EnergyAccount, run_account
+from strategies.wireless.channel import Channel
 from strategies.wireless.head_selection import select_heads
+from strategies.wireless.links import EnergyAccount, run_account
 from strategies.wireless.problem import (
     Clustering,
     ClusteringProblem,

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.wireless.channel import Channel, run_account
+from strategies.wireless.channel import Channel
+from strategies.wireless.links import run_account
 from strategies.wireless.plan import load_gradients, write_assignment, write_map
 from strategies.wireless.problem import (
     ClusteringProblem,

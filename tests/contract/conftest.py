@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+from app_kit.in_process_grid import InProcessGrid
 from strategies import wire
 from strategies.aggregation import Aggregation
 from strategies.assignment import nearest_prototype
@@ -16,7 +17,6 @@ from strategies.pina import PINA
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, plan_privacy
 from strategies.randomness import stream
-from tests.grid import InProcessGrid
 
 CLIENTS, WIDTH, NODES = 24, 12, 4
 KINDS = ("fedavg", "oracle", "pina", "pina-sketch", "pina-random")

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+from app_kit.in_process_grid import InProcessGrid
 from strategies import wire
 from strategies.aggregation import Aggregation
 from strategies.privacy.ledger import BudgetExhaustedError, Ledger
@@ -20,7 +21,6 @@ from tests.contract.conftest import (
     run,
     start_models,
 )
-from tests.grid import InProcessGrid
 
 
 def test_learns_without_noise(kind: str) -> None:

@@ -16,11 +16,12 @@ import torch
 from dp_accounting import rdp
 from safetensors.torch import save_file
 
-from pina_app import preflight, submit
+from app_kit import run_command
+from pina_app import preflight
 from pina_app.__main__ import main, resolve
 from pina_app.config import PinaConfig, from_run_config
+from tests.app_kit.files import arrays, as_jpeg, write
 from tests.conftest import REPOSITORY
-from tests.pina_app.files import arrays, as_jpeg, write
 
 Run = Callable[..., str]
 
@@ -32,7 +33,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def reached(*_: object, **__: object) -> str:
         raise AssertionError("a run was submitted")
 
-    monkeypatch.setattr(submit, "submit", reached)
+    monkeypatch.setattr(run_command, "submit", reached)
     place = tmp_path / "empty"
     place.mkdir()
     monkeypatch.chdir(place)
@@ -151,7 +152,7 @@ def test_bad_weights(refused: Run, tmp_path: Path, kind: str) -> None:
     """One line, although torch writes many."""
     vit = {"norm.weight": torch.zeros(64)}
     if kind == "shape":
-        from pina_app.digits import create_vit
+        from pina_app.digits_vit import create_vit
 
         vit = {n: v.clone() for n, v in create_vit().state_dict().items()}
         vit |= {"norm.weight": torch.zeros(3), "norm.bias": torch.zeros(3)}
@@ -228,8 +229,8 @@ class Submission:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
         self.calls: list[tuple[Path, int]] = []
         self.status = status
-        monkeypatch.setattr(submit, "submit", self.submit)
-        monkeypatch.setattr(submit, "follow", self.follow)
+        monkeypatch.setattr(run_command, "submit", self.submit)
+        monkeypatch.setattr(run_command, "follow", self.follow)
 
     def submit(self, run_config: Path, nodes: int) -> str:
         """Keeps what is submitted."""
@@ -409,7 +410,7 @@ def test_a_failed_submission_leaves_a_users_directory_alone(
     def unreachable(*_: object) -> str:
         raise RuntimeError("no SuperLink")
 
-    monkeypatch.setattr(submit, "submit", unreachable)
+    monkeypatch.setattr(run_command, "submit", unreachable)
     (outside / "mine").mkdir()
     (outside / "mine" / "thesis.txt").write_text("years of work")
     for name in ("mine", "new"):

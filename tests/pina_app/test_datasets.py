@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app_kit.partition import partition
+from app_kit.source import Source
 from pina_app.config import PinaConfig
-from pina_app.datasets import augment, load_federation, partition, rotate
-from pina_app.sources import Source
-from tests.pina_app.files import arrays, write
+from pina_app.datasets import augment, load_federation, rotate
+from tests.app_kit.files import arrays, write
 
 CONFIG = PinaConfig(dataset="test.npz", public_data="none", weights="none", clients=10)
 

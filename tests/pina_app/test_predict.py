@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from app_kit import run_files
 from pina_app import results
 from pina_app.__main__ import main
 from pina_app.classifier import Classifier
@@ -19,7 +20,7 @@ from pina_app.task import frozen_model, public_statistics
 from pina_app.training import LocalTraining, train_clients
 from strategies import wire
 from strategies.checkpoint import checkpoint_path
-from tests.pina_app.files import Arrays, write
+from tests.app_kit.files import Arrays, write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ def finished(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Finis
         models.append({n: (start[n] + change[n]).astype(np.float32) for n in start})
     clients = [samples[owner == k] for k in range(50)]
     embeddings = classifier.embeddings(clients)
-    results.write_config(path, config)
+    run_files.write_config(path, "pina", config.to_run_config())
     results.save_statistics(path, statistics)
     for method, own in (("pina", models), ("fedavg", models[:1])):
         strategy = create_strategy(config, method, statistics, None)

@@ -13,7 +13,7 @@ from pina_app.datasets import load_federation
 from pina_app.features import to_pixels
 from pina_app.model import create_backbone
 from pina_app.task import ClientData, device_client, frozen_model, public_statistics
-from tests.pina_app.files import write
+from tests.app_kit.files import write
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_device_data(config: PinaConfig, tmp_path: Path) -> None:
 
 def test_public_statistics_of_the_public_images(config: PinaConfig) -> None:
     """The mean is that of the plain backbone's features; whitened they have unit variance."""
-    from pina_app.sources import load_public_images
+    from app_kit.sources import load_public_images
 
     statistics = public_statistics(config)
     images = load_public_images(config)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from app_kit.in_process_grid import InProcessGrid
 from strategies import wire
 from strategies.clients import Roster, clients_of_partition, sample_clients
-from tests.grid import InProcessGrid
 from tests.strategies import drawn
 
 

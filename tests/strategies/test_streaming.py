@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
+from app_kit.in_process_grid import InProcessGrid
 from strategies import wire
 from strategies.privacy.secure_sum import TrustedSum
 from strategies.streaming import StreamingGrid
-from tests.grid import InProcessGrid
 
 
 def echo(message: Message, context: object) -> Message:

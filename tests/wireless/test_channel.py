@@ -7,13 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from strategies.wireless.channel import (
-    Channel,
-    account,
-    cluster_links,
-    run_account,
-    server_links,
-)
+from strategies.wireless.channel import Channel
+from strategies.wireless.links import account, cluster_links, run_account, server_links
 from strategies.wireless.problem import Clustering
 
 PLACE = np.array([[0.0, 0.0], [100.0, 0.0], [0.0, 50.0], [300.0, 0.0]])

@@ -1,7 +1,12 @@
-"""An in-process Grid: nodes are function calls. For tests of strategies and apps without Ray."""
+"""A Grid whose nodes are function calls: tests and quick experiments without Ray.
+
+Real apps run unchanged on it, one message after another; a message costs microseconds instead of
+the 20 ms of Flower's engine.
+"""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
@@ -55,15 +60,15 @@ class InProcessGrid(Grid):
             for index, node in enumerate(ids)
         }
 
-    def set_run(self, run_id: int) -> None:
+    def set_run(self, run: Any) -> None:
         """Not needed."""
 
     @property
-    def run(self) -> object:
+    def run(self) -> Any:
         """Not needed."""
         raise NotImplementedError
 
-    def create_message(self, *args: object, **kwargs: object) -> Message:
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
         """Deprecated in Flower."""
         raise NotImplementedError
 
@@ -86,7 +91,7 @@ class InProcessGrid(Grid):
         pending = [self._pending.pop(i) for i in message_ids if i in self._pending]
         pending.sort(key=lambda message: int(message.metadata.message_id))
         if self.shuffle is not None:
-            self.shuffle.shuffle(pending)  # type: ignore[arg-type]
+            self.shuffle.shuffle(pending)
         for message in pending:
             reply = self._answer(message)
             self.replies.append(reply)

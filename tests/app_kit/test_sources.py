@@ -1,6 +1,5 @@
 """Data files and hub data sets, good and bad."""
 
-import dataclasses
 import io
 import pickle
 from collections.abc import Callable
@@ -13,21 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from pina_app import digits
-from pina_app.config import PinaConfig
-from pina_app.sources import load_public_images, number_of_classes, open_source, read_images
-from tests.pina_app.files import Arrays, arrays, as_jpeg, write
+from app_kit import digits
+from app_kit.npz import read_images
+from app_kit.sources import load_public_images, open_source
+from tests.app_kit.files import Arrays, arrays, as_jpeg, write
 
-HUB = PinaConfig(dataset="some/images", public_data="none", weights="none")
-
-
-def config_for(path: str, **changes: Any) -> PinaConfig:
-    return PinaConfig(dataset=path, public_data="none", weights="none", **changes)
+HUB = "some/images"
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    "dataset": lambda path: open_source(config_for(path)),
-    "public-data": lambda path: load_public_images(PinaConfig(public_data=path)),
+    "dataset": lambda path: open_source(path, 0),
+    "public-data": lambda path: load_public_images(path),
     "data": read_images,
 }
 
@@ -36,7 +31,7 @@ READERS: dict[str, Callable[[str], object]] = {
 def test_arrays_are_read_as_they_are(tmp_path: Path, colour: bool) -> None:
     """Images by index, labels, writers and the number of classes."""
     fields = arrays(colour=colour)
-    source = open_source(config_for(write(tmp_path / "d.npz", fields)))
+    source = open_source(write(tmp_path / "d.npz", fields), 0)
     index = np.array([5, 0, 5, 39])
     np.testing.assert_array_equal(source.train_images(index), fields["x_train"][index])
     np.testing.assert_array_equal(source.test_images(index[:2]), fields["x_test"][index[:2]])
@@ -51,12 +46,12 @@ def test_arrays_are_read_as_they_are(tmp_path: Path, colour: bool) -> None:
 def test_jpeg_files_are_decoded_one_by_one(tmp_path: Path) -> None:
     """PIL is the oracle; grey files come out as colour."""
     fields = as_jpeg(arrays(colour=True))
-    source = open_source(config_for(write(tmp_path / "d.npz", fields)))
+    source = open_source(write(tmp_path / "d.npz", fields), 0)
     for i in (0, 7, 39):
         start, end = fields["offsets_train"][i : i + 2]
         expected = Image.open(io.BytesIO(fields["jpeg_train"][start:end].tobytes()))
         np.testing.assert_array_equal(source.train_images(np.array([i]))[0], np.asarray(expected))
-    grey = open_source(config_for(write(tmp_path / "g.npz", as_jpeg(arrays()))))
+    grey = open_source(write(tmp_path / "g.npz", as_jpeg(arrays())), 0)
     assert grey.test_images(np.array([0, 1])).shape == (2, 8, 8, 3)
     assert len(grey.test_labels) == 12
 
@@ -130,7 +125,7 @@ def test_bad_arrays_are_refused(tmp_path: Path, kind: str) -> None:
     """One line that names key and file and what is allowed."""
     path = write(tmp_path / "d.npz", bad_fields(kind))
     with pytest.raises(ValueError, match="dataset = ") as error:
-        open_source(config_for(path))
+        open_source(path, 0)
     message = str(error.value)
     assert message.startswith(f"dataset = {path!r}: ")
     assert "must" in message or "needs" in message
@@ -141,7 +136,7 @@ def test_a_label_outside_the_classes_is_named(tmp_path: Path) -> None:
     """The label, the part, and the range."""
     path = write(tmp_path / "d.npz", bad_fields("label beyond the classes"))
     with pytest.raises(ValueError, match=r"y_train has the label 9; with 4 classes .* 0 to 3"):
-        open_source(config_for(path))
+        open_source(path, 0)
 
 
 def unreadable(kind: str, path: Path) -> None:
@@ -192,20 +187,20 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     """Key, value and what is wrong."""
     path = str(tmp_path / "absent.npz")
     with pytest.raises(ValueError, match=r"^dataset = .*absent\.npz': no such file"):
-        open_source(config_for(path))
+        open_source(path, 0)
     with pytest.raises(ValueError, match=r"^public-data = .*absent\.npz': no such file"):
-        load_public_images(PinaConfig(public_data=path))
+        load_public_images(path)
     with pytest.raises(ValueError, match=r"^data = .*absent\.npz': no such file"):
         read_images(path)
     with pytest.raises(ValueError, match=r"^dataset = 'nonsense': no such file"):
-        open_source(config_for("nonsense"))
+        open_source("nonsense", 0)
 
 
 def test_a_broken_jpeg_is_named(tmp_path: Path) -> None:
     """Bytes that are no image are found when they are decoded."""
     fields = as_jpeg(arrays())
     fields["jpeg_train"] = np.zeros_like(fields["jpeg_train"])
-    source = open_source(config_for(write(tmp_path / "d.npz", fields)))
+    source = open_source(write(tmp_path / "d.npz", fields), 0)
     with pytest.raises(ValueError, match=r"dataset = .*cannot be decoded"):
         source.train_images(np.array([0]))
 
@@ -232,19 +227,19 @@ def test_read_images(tmp_path: Path) -> None:
 
 def test_public_images(tmp_path: Path) -> None:
     """None, the digits' public part, or all training images of a file without labels."""
-    assert load_public_images(PinaConfig(public_data="none")) is None
-    public = load_public_images(PinaConfig())
+    assert load_public_images("none") is None
+    public = load_public_images("digits")
     assert public is not None
     np.testing.assert_array_equal(public, digits.load()[0][: digits.PUBLIC_IMAGES])
     x = arrays()["x_train"]
-    images = load_public_images(PinaConfig(public_data=write(tmp_path / "p.npz", {"x_train": x})))
+    images = load_public_images(write(tmp_path / "p.npz", {"x_train": x}))
     np.testing.assert_array_equal(images, x)
 
 
 def test_digits_parts_are_disjoint_and_complete() -> None:
     """Public, training and test images share no position of the shuffled digits."""
     images, labels = digits.load()
-    source = open_source(PinaConfig(seed=3))
+    source = open_source("digits", 3)
     train = source.train_images(np.arange(len(source.train_labels)))
     test = source.test_images(np.arange(len(source.test_labels)))
     assert len(test) == digits.TEST_IMAGES
@@ -257,21 +252,19 @@ def test_digits_parts_are_disjoint_and_complete() -> None:
     rest = slice(digits.PUBLIC_IMAGES, None)
     together = keys(train, source.train_labels) + keys(test, source.test_labels)
     assert sorted(together) == sorted(keys(images[rest], labels[rest]))
-    other = open_source(PinaConfig(seed=4))
+    other = open_source("digits", 4)
     assert not np.array_equal(other.test_labels, source.test_labels)
 
 
 def test_real_files(shared_data: Path) -> None:
     """The formats of the shared data."""
-    cifar = open_source(config_for(str(shared_data / "cifar10_jpegbytes.npz")))
+    cifar = open_source(str(shared_data / "cifar10_jpegbytes.npz"), 0)
     assert (len(cifar.train_labels), len(cifar.test_labels), cifar.classes) == (50_000, 10_000, 10)
     assert cifar.train_images(np.array([0, 49_999])).shape == (2, 32, 32, 3)
-    writers = open_source(config_for(str(shared_data / "mnist_writers.npz")))
+    writers = open_source(str(shared_data / "mnist_writers.npz"), 0)
     assert writers.writers is not None
     assert len(np.unique(writers.writers)) == 539
-    public = load_public_images(
-        PinaConfig(public_data=str(shared_data / "public_natural_2000.npz"))
-    )
+    public = load_public_images(str(shared_data / "public_natural_2000.npz"))
     assert public is not None
     assert public.shape == (2000, 32, 32, 3)
 
@@ -315,10 +308,10 @@ def test_a_hub_data_set_like_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
         train=fake_split(30, 0, "img", "label", False),
         test=fake_split(10, 100, "img", "label", False),
     )
-    source = open_source(HUB)
+    source = open_source(HUB, 0)
     assert asked == ["some/images"]
     assert source.writers is None
-    assert source.classes == number_of_classes(HUB) == 4
+    assert source.classes == 4
     np.testing.assert_array_equal(source.train_labels, np.arange(30) % 4)
     images = source.train_images(np.array([17, 3]))
     assert images.shape == (2, 8, 8, 3)
@@ -332,7 +325,7 @@ def test_a_hub_data_set_like_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hub_data_set_like_femnist(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a test split a fixed tenth is held back; writers stay with their images."""
     fake_hub(monkeypatch, train=fake_split(120, 0, "image", "character", True))
-    source = open_source(HUB)
+    source = open_source(HUB, 0)
     train = source.train_images(np.arange(len(source.train_labels)))[:, 0, 0, 0].astype(int)
     test = source.test_images(np.arange(len(source.test_labels)))[:, 0, 0, 0].astype(int)
     assert (len(train), len(test)) == (108, 12)
@@ -341,14 +334,14 @@ def test_a_hub_data_set_like_femnist(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(source.test_labels, test % 4)
     assert source.writers is not None
     assert source.writers.tolist() == [f"f{n % 7:04d}" for n in train]
-    again = open_source(dataclasses.replace(HUB, seed=9))
+    again = open_source(HUB, 9)
     np.testing.assert_array_equal(again.train_labels, source.train_labels)
 
 
 def test_public_images_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unlabelled use of a data set's training images."""
     fake_hub(monkeypatch, train=fake_split(20, 0, "image", "label", False))
-    images = load_public_images(PinaConfig(public_data="some/images"))
+    images = load_public_images("some/images")
     assert images is not None
     np.testing.assert_array_equal(images[:, 0, 0, 0], np.arange(20))
 
@@ -357,7 +350,7 @@ def test_a_hub_data_set_without_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names what is missing."""
     fake_hub(monkeypatch, train=datasets.Dataset.from_dict({"text": ["a"] * 20}))
     with pytest.raises(ValueError, match="has no column of type Image"):
-        open_source(HUB)
+        open_source(HUB, 0)
 
 
 @pytest.mark.parametrize("key", ["dataset", "public-data"])

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pina_app.rounds import MARK
+from app_kit.progress import MARK
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SHOWN = (MARK, "WARNING", "ERROR")
@@ -33,8 +33,8 @@ def app_root() -> Path:
     root = Path(__file__).resolve().parent.parent
     if not (root / "apps.py").is_file() or not (root / "pyproject.toml").is_file():
         raise RuntimeError(
-            f"{root} is not a checkout of fedclusters: `python -m pina_app run` bundles the "
-            "project for Flower; clone it and run from there"
+            f"{root} is not a checkout of fedclusters: `run` bundles the project for Flower; "
+            "clone it and run from there"
         )
     return root
 
@@ -59,7 +59,7 @@ def submit(run_config: Path, nodes: int) -> str:
     return str(_flwr("run", str(app_root()), *options)["run-id"])
 
 
-def follow(run_id: str, say: Callable[[str], None], *, verbose: bool = False) -> str:
+def follow(run_id: str, say: Callable[[str], None], resume: str, *, verbose: bool = False) -> str:
     """Show a run's log to its end; returns the final status, such as "finished:completed".
 
     Parameters
@@ -67,6 +67,8 @@ def follow(run_id: str, say: Callable[[str], None], *, verbose: bool = False) ->
     run_id : str
     say : callable
         Shows a line.
+    resume : str
+        The command that goes on with a stopped run.
     verbose : bool
         Show Flower's whole log instead of the run's progress and warnings.
 
@@ -80,7 +82,7 @@ def follow(run_id: str, say: Callable[[str], None], *, verbose: bool = False) ->
         _show_log(run_id, say, verbose)
         status = _wait(run_id)
     except KeyboardInterrupt:
-        say("stopping the run ... (`python -m pina_app resume` goes on from its last round)")
+        say(f"stopping the run ... (`{resume}` goes on from its last round)")
         _flwr("stop", run_id)
         raise
     if status["status"] != "finished:completed" and status.get("status-details"):

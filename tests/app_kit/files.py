@@ -1,4 +1,4 @@
-"""Small data files in the formats of ``pina_app.sources``."""
+"""Small data files in the formats of ``app_kit.npz``."""
 
 import io
 from pathlib import Path

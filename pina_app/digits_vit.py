@@ -1,8 +1,7 @@
-"""The embedded task: scikit-learn's handwritten digits and a small ViT pretrained on a public part.
+"""The embedded model: a two-block ViT pretrained on the public part of scikit-learn's digits.
 
-1,797 grey images of 8 x 8 pixels come with scikit-learn. 450 of them are public: they pretrain a
-two-block ViT (upright images, labels, shifts and noise) and give the public statistics. The rest
-is for clients and test. Its hyper-parameters were chosen on the public part alone
+450 public digits pretrain it (upright images, labels, shifts and noise) and give the public
+statistics. Its hyper-parameters were chosen on the public part alone
 (``experiments/digits_tuning.py``).
 """
 
@@ -11,7 +10,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import sklearn.datasets
 import timm
 import torch
 from filelock import FileLock
@@ -19,10 +17,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save
 from torch import nn
 
+from app_kit.digits import PUBLIC_IMAGES, load
 from strategies.checkpoint import write_atomically
 
-PUBLIC_IMAGES = 450
-TEST_IMAGES = 347
 ARCHITECTURE = {
     "img_size": 8,
     "patch_size": 2,
@@ -33,14 +30,6 @@ ARCHITECTURE = {
     "num_classes": 0,
 }
 PRETRAINING = {"epochs": 300, "batch": 150, "learning_rate": 4e-3, "noise": 0.2, "version": 1}
-
-
-def load() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All images (1797, 8, 8) and labels, public ones first, in a fixed shuffled order."""
-    bunch = sklearn.datasets.load_digits()
-    order = np.random.default_rng(0).permutation(len(bunch.target))
-    images = np.round(bunch.images * (255 / 16)).astype(np.uint8)
-    return images[order], bunch.target[order].astype(np.int64)
 
 
 def create_vit() -> nn.Module:

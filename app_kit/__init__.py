@@ -1,0 +1,1 @@
+"""What the Flower apps share: run configuration, data sources, partitions, submission, progress."""

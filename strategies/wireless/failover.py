@@ -1,0 +1,30 @@
+"""Which member takes over when a cluster head fails; the paper assumes that none does."""
+
+import numpy as np
+
+from strategies.wireless.problem import IntArray
+from strategies.wireless.topology import Topology
+
+
+def successor(topology: Topology, members: IntArray, size: int) -> int | None:
+    """The member that leads its cluster from now on, or None if none can.
+
+    Parameters
+    ----------
+    topology : Topology
+    members : (M,) devices of the cluster that are alive.
+    size : int
+        Devices of the cluster, alive or not: its next head must have room for all.
+
+    Returns
+    -------
+    The able candidate with the least total distance to members and server (its medoid).
+    """
+    able = topology.candidates[topology.capacities >= size]
+    able = np.intersect1d(able, members)
+    if len(able) == 0:
+        return None
+    place = topology.positions_m
+    to_members = np.linalg.norm(place[able][:, None] - place[members][None], axis=2).sum(axis=1)
+    to_server = np.linalg.norm(place[able] - topology.server_m, axis=1)
+    return int(able[(to_members + to_server).argmin()])

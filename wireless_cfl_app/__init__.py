@@ -1,0 +1,1 @@
+"""Wireless clustered federated learning as a Flower app: devices, cluster heads, server."""
