@@ -1,0 +1,81 @@
+"""One training run of the wireless app in this process, kept on disk so that it is done once.
+
+The app's own server and clients run unchanged on an in-process grid: the numbers are those of
+``python -m wireless_cfl_app run``, without the 20 ms a message of Flower's engine.
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from app_kit.in_process_grid import InProcessGrid
+from app_kit.run_config import Scalar, read_preset
+from app_kit.run_files import read_summary, write_config
+from strategies import run_record
+from strategies.checkpoint import RunDirectory
+from wireless_cfl_app import client_app, server_app
+from wireless_cfl_app.config import PRESETS, from_run_config
+
+HERE = Path(__file__).parent
+FILES = {"fashion_mnist": "fashion_mnist.npz", "cifar10": "cifar10_jpegbytes.npz"}
+METHODS = ("proposed", "similarity", "random", "fedavg")
+TUNED = {"fashion_mnist": 0.2, "cifar10": 0.2}
+"""Learning rates chosen by ``tuning.py`` on held-back training images."""
+
+Run = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    """Arguments that all scripts have."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the .npz files")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=Path("runs/wireless"), help="finished runs")
+    return parser
+
+
+def train(work: Path, preset: str, dataset: Path, **changes: Scalar) -> Run:
+    """Summary and record of one run; one that was stopped goes on, a finished one is read."""
+    values: dict[str, Scalar] = {
+        **read_preset(PRESETS, preset),
+        **{key.replace("_", "-"): value for key, value in changes.items()},
+        "dataset": str(dataset.resolve()),
+    }
+    config = from_run_config(values)
+    name = hashlib.sha256(json.dumps(config.to_run_config(), sort_keys=True).encode()).hexdigest()
+    path = work / name[:16]
+    directory = RunDirectory(path)
+    try:
+        if not read_summary(path):
+            logging.getLogger("flwr").setLevel(logging.ERROR)
+            torch.set_num_threads(1)
+            run_config = config.to_run_config()
+            write_config(path, "wireless", run_config)
+            grid = InProcessGrid(client_app.app, config.nodes, run_config)
+            server_app.run(grid, config, directory)
+        (summary,) = read_summary(path)
+        lines = run_record.read(directory.rounds_path)
+    finally:
+        directory.close()
+    print(
+        f"{preset} {changes}: accuracy {summary['accuracy_mean']:.4f}, "
+        f"{summary['energy_j']:.3g} J, {summary['seconds']:.0f} s",
+        flush=True,
+    )
+    return summary, lines
+
+
+def write_csv(name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """A result file beside the scripts."""
+    rows = list(rows)
+    with (HERE / name).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
