@@ -21,10 +21,10 @@ def bundle() -> bytes:
 def test_contents_and_size(bundle: bytes) -> None:
     assert len(bundle) < 1_000_000
     names = set(zipfile.ZipFile(io.BytesIO(bundle)).namelist())
-    for package in ("strategies", "pina_app"):
+    for package in ("strategies", "app_kit", "pina_app", "wireless_cfl_app"):
         for file in (ROOT / package).rglob("*.py"):
             assert file.relative_to(ROOT).as_posix() in names
-    for file in (ROOT / "pina_app" / "presets").glob("*.toml"):
+    for file in ROOT.glob("*_app/presets/*.toml"):
         assert file.relative_to(ROOT).as_posix() in names
     assert {"apps.py", "pyproject.toml"} <= names
     foreign = [name for name in names if name.startswith(("tests", "benchmarks", "runs", ".venv"))]
@@ -36,10 +36,10 @@ def test_imports_from_the_bundle_alone(bundle: bytes, tmp_path: Path) -> None:
     zipfile.ZipFile(io.BytesIO(bundle)).extractall(tmp_path / "app")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import apps, strategies, pina_app.server_app\n"
+        "import apps, strategies, pina_app.server_app, wireless_cfl_app.server_app\n"
         "from flwr.serverapp import ServerApp; from flwr.clientapp import ClientApp\n"
         "assert isinstance(apps.server_app, ServerApp) and isinstance(apps.client_app, ClientApp)\n"
-        "for module in (apps, strategies, pina_app.server_app):\n"
+        "for module in (apps, strategies, pina_app.server_app, wireless_cfl_app.server_app):\n"
         "    assert module.__file__.startswith(sys.argv[1]), module.__file__\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "app")], cwd=tmp_path, check=True)

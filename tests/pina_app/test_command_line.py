@@ -237,9 +237,10 @@ class Submission:
         self.calls.append((run_config, nodes))
         return "7"
 
-    def follow(self, run_id: str, say: object, *, verbose: bool) -> str:
+    def follow(self, run_id: str, say: object, resume: str, *, verbose: bool) -> str:
         """The final status at once."""
         assert run_id == "7"
+        assert resume.startswith("python -m pina_app resume ")
         return self.status
 
 

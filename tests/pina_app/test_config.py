@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import tomllib
 import typing
 from typing import Any
 
@@ -10,28 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pina_app.config import (
-    PRESETS,
-    PinaConfig,
-    Scalar,
-    from_run_config,
-    key_of,
-    read_preset,
-)
-from tests.conftest import REPOSITORY
+from app_kit.run_config import Scalar, key_of, read_preset
+from pina_app.config import PRESETS, PinaConfig, from_run_config
 
 PRESET_NAMES = sorted(file.stem for file in PRESETS.glob("*.toml"))
-PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-def test_pyproject_holds_the_defaults() -> None:
-    """Flower refuses keys that are not in pyproject.toml, so both lists must be equal."""
-    listed = PYPROJECT["tool"]["flwr"]["app"]["config"]
-    assert listed.pop("app") == "pina"
-    defaults = PinaConfig().to_run_config()
-    assert listed == defaults
-    # TOML's types count, too: Flower insists on the type of the default.
-    assert {k: type(v) for k, v in listed.items()} == {k: type(v) for k, v in defaults.items()}
 
 
 def test_defaults_from_an_empty_run_config() -> None:
@@ -198,7 +179,7 @@ def test_an_unknown_preset_is_named_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="preset"):
         from_run_config({"preset": 3})
     with pytest.raises(ValueError, match="preset"):
-        read_preset("../config")
+        read_preset(PRESETS, "../config")
 
 
 COMBINATIONS: list[tuple[dict[str, Scalar], str]] = [
@@ -239,7 +220,7 @@ def test_private_false_needs_neither_epsilon_nor_noise() -> None:
 @pytest.mark.parametrize("name", PRESET_NAMES)
 def test_presets_load_and_survive_the_way_to_disk_and_back(name: str) -> None:
     """What a preset says is what the configuration holds, also after a resume."""
-    values = read_preset(name)
+    values = read_preset(PRESETS, name)
     config = from_run_config({**PinaConfig().to_run_config(), "preset": name})
     resolved = config.to_run_config()
     assert {key: resolved[key] for key in values} == values
