@@ -15,19 +15,36 @@ from typing import Any
 
 from strategies import run_record
 from strategies.checkpoint import write_atomically
-from strategies.report_page import HEADINGS, Content, Row, cells, page, sentences
+from strategies.report_columns import Row, as_text, columns
+from strategies.report_map import network_maps
+from strategies.report_page import Content, page, sentences
 from strategies.report_plots import charts, png
 
+RADIO = ("uplink_j", "relay_j", "downlink_j", "delay_s")
 NUMBERS = (
     *("accuracy_mean", "ari", "epsilon_outside", "epsilon_server", "epsilon_real_cohort"),
     *("delta", "noise_cohort_size", "rounds", "seconds"),
+    *("clusters", "energy_j", *RADIO, "planning_j", "label_divergence"),
 )
 LATEST = (
     *("accuracy_mean", "accuracy_per_cluster", "ari"),
     *("epsilon_outside", "epsilon_real_cohort"),
 )
-PLOTS = ("accuracy", "ari", "epsilon")
-LEAD = ("dataset", "clients", "clusters", "q", "rounds", "init", "public-data", "private")
+PLOTS = ("accuracy", "ari", "epsilon", "energy")
+LEAD = (
+    "dataset",
+    "devices",
+    "alpha",
+    "tau1",
+    "tau2",
+    "clients",
+    "clusters",
+    "q",
+    "rounds",
+    "init",
+    "public-data",
+    "private",
+)
 
 
 class ReportError(ValueError):
@@ -38,6 +55,7 @@ class ReportError(ValueError):
 class Run:
     """A run directory's content; ``summary`` has a row a method, finished or not."""
 
+    path: Path
     name: str
     config: dict[str, Any]
     lines: list[dict[str, Any]]
@@ -69,7 +87,7 @@ def read_run(run_dir: Path) -> Run:
     done = {row["method"] for row in summary}
     running = [name for name in dict.fromkeys(li["method"] for li in lines) if name not in done]
     unfinished = [_so_far([li for li in lines if li["method"] == m], config) for m in running]
-    return Run(_printable(run_dir.resolve().name), config, lines, summary + unfinished)
+    return Run(run_dir, _printable(run_dir.resolve().name), config, lines, summary + unfinished)
 
 
 def _read_json(path: Path, mend: str) -> list[dict[str, Any]]:
@@ -130,6 +148,11 @@ def _so_far(lines: Sequence[Row], config: Mapping[str, Any]) -> dict[str, Any]:
     row["seeded"] = config.get("simulation") is True and config.get("seed", "none") != "none"
     row["private"] = config.get("private")
     row["public_data"] = config.get("public-data")
+    if any(RADIO[0] in li for li in lines):
+        spent = [li for li in lines if li.get("phase") == "train"]
+        row |= {key: sum(float(li.get(key) or 0) for li in spent) for key in RADIO}
+        row["energy_j"] = sum(row[key] for key in RADIO if key.endswith("_j"))
+        row["private"] = False
     row["rounds"] = lines[-1]["round"]
     row["seconds"] = sum(float(li.get("seconds") or 0) for li in lines)
     return row
@@ -137,8 +160,9 @@ def _so_far(lines: Sequence[Row], config: Mapping[str, Any]) -> dict[str, Any]:
 
 def table(summary: Sequence[Row]) -> str:
     """The results for a terminal, and the sentences that belong to them."""
-    columns = list(zip(*HEADINGS, strict=True))
-    rows = [*map(list, columns), *(cells(row) for row in summary)]
+    shown = columns(summary)
+    rows = [[column.heading[line] for column in shown] for line in (0, 1)]
+    rows += [[column.cell(row) for column in shown] for row in summary]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(2, ["-" * width for width in widths])
     text = [
@@ -152,7 +176,7 @@ def table(summary: Sequence[Row]) -> str:
 
 
 def write_report(run_dir: Path) -> str:
-    """Write accuracy.png, ari.png, epsilon.png and report.html; return the text table.
+    """Write accuracy.png, energy.png, ... and report.html; return the text table.
 
     Raises
     ------
@@ -166,7 +190,9 @@ def write_report(run_dir: Path) -> str:
         if key in drawn:
             write_atomically(run_dir / f"{key}.png", drawn[key])
     settings = [f"{key} = {_setting(run.config[key])}" for key in LEAD if key in run.config]
-    results = [f"{row['method']} {cells(row)[1]} %" for row in run.summary]
+    results = [
+        f"{row['method']} {as_text(row.get('accuracy_mean'), '.1f', 100)} %" for row in run.summary
+    ]
     unfinished = not run.summary or any(row.get("finished") is False for row in run.summary)
     lead = [
         "This run is not finished; the report shows what has been recorded so far."
@@ -188,7 +214,7 @@ def write_comparison(run_dirs: Sequence[Path], out: Path) -> str:
             dataclasses.replace(run, name=_printable(str(path)))
             for run, path in zip(runs, run_dirs, strict=True)
         ]
-    merged = Run("", {}, [], [])
+    merged = Run(Path(), "", {}, [], [])
     for run in runs:
         for target, source in ((merged.lines, run.lines), (merged.summary, run.summary)):
             target += [{**entry, "method": f"{run.name}/{entry['method']}"} for entry in source]
@@ -205,6 +231,7 @@ def _page(title: str, lead: str, runs: Sequence[Run], shown: Run) -> str:
             lead=lead,
             summary=shown.summary,
             charts=charts(shown.lines),
+            maps=[found for run in runs for found in network_maps(run.path, run.name)],
             settings={
                 run.name: {key: _setting(value) for key, value in run.config.items()}
                 for run in runs

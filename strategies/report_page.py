@@ -6,23 +6,11 @@ The page runs no script and loads nothing.
 import dataclasses
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from strategies.report_columns import Row, as_text, columns
+from strategies.report_map import NetworkMap
 from strategies.report_plots import Chart, svg
 
-Row = Mapping[str, Any]
-HEADINGS = (
-    ("", "method"),
-    ("accuracy", "mean %"),
-    ("accuracy per", "cluster %"),
-    ("", "ARI"),
-    ("epsilon", "outside"),
-    ("epsilon", "server"),
-    ("epsilon of the", "real cohort"),
-    ("", "delta"),
-    ("", "rounds"),
-    ("", "seconds"),
-)
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --ground: #ffffff; --line: #c9ced6;
   --soft: #f2f4f7; --link: #0b57a4; }
@@ -58,27 +46,6 @@ summary { cursor: pointer; color: var(--link); padding: .6rem 0; }
 """
 
 
-def cells(row: Row) -> list[str]:
-    """A result as text, in the order of ``HEADINGS``."""
-    per_cluster = row.get("accuracy_per_cluster") or [None]
-    return [
-        row["method"],
-        _number(row.get("accuracy_mean"), ".1f", 100),
-        " / ".join(_number(value, ".1f", 100) for value in per_cluster),
-        _number(row.get("ari"), ".3f"),
-        _number(row.get("epsilon_outside")),
-        _number(row.get("epsilon_server")),
-        _number(row.get("epsilon_real_cohort")),
-        _number(row.get("delta")),
-        _number(row.get("rounds"), ".0f"),
-        _number(row.get("seconds"), ".1f"),
-    ]
-
-
-def _number(value: float | str | None, digits: str = ".3g", scale: float = 1.0) -> str:
-    return "-" if value is None else f"{scale * float(value):{digits}}"
-
-
 def sentences(summary: Sequence[Row]) -> list[str]:
     """What the numbers do and do not claim; names the methods where it does not hold for all."""
     if not summary:
@@ -106,9 +73,9 @@ def _sentences_of(row: Row) -> list[str]:
     cohort, outside = row.get("noise_cohort_size"), row.get("epsilon_outside")
     if cohort is not None and outside is not None:
         said.append(
-            f"epsilon = {_number(outside)} if {float(cohort):,.0f} clients took part in every "
+            f"epsilon = {as_text(outside)} if {float(cohort):,.0f} clients took part in every "
             f"round; with the clients of this run: epsilon = "
-            f"{_number(row.get('epsilon_real_cohort'))}."
+            f"{as_text(row.get('epsilon_real_cohort'))}."
         )
     if row.get("seeded"):
         said.append("seeded simulation: no guarantee")
@@ -130,6 +97,8 @@ class Content:
     summary : sequence
         A result a method, as in summary.json.
     charts : sequence of Chart
+    maps : sequence of NetworkMap
+        Devices, heads and links of wireless runs.
     settings : mapping
         Run to its settings; one run or several.
     """
@@ -138,14 +107,17 @@ class Content:
     lead: str
     summary: Sequence[Row]
     charts: Sequence[Chart]
+    maps: Sequence[NetworkMap]
     settings: Mapping[str, Mapping[str, str]]
 
 
 def page(content: Content) -> str:
     """The complete HTML document."""
     title = html.escape(content.title)
-    headings = [" ".join(filter(None, heading)) for heading in HEADINGS]
-    results = _table("Results, one row a method", headings, list(map(cells, content.summary)))
+    shown = columns(content.summary)
+    headings = [" ".join(filter(None, column.heading)) for column in shown]
+    rows = [[column.cell(row) for column in shown] for row in content.summary]
+    results = _table("Results, one row a method", headings, rows)
     items = "\n".join(f"<li>{html.escape(said)}</li>" for said in sentences(content.summary))
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -165,6 +137,7 @@ def page(content: Content) -> str:
 {f"<ul>{items}</ul>" if items else "<p>None.</p>"}
 <h2>Charts</h2>
 {"".join(map(_figure, content.charts)) or "<p>Nothing has been measured yet.</p>"}
+{"".join(map(_map, content.maps))}
 <h2>Settings</h2>
 {_settings(content.settings)}
 </main>
@@ -183,6 +156,20 @@ def _figure(chart: Chart) -> str:
 <details>
 <summary>The numbers: {html.escape(chart.axis)}</summary>
 {numbers}
+</details>
+"""
+
+
+def _map(shown: NetworkMap) -> str:
+    """A map and the assignment that it shows."""
+    devices = _table(f"{shown.title}: devices", shown.headings, shown.rows)
+    return f"""<h3>{html.escape(shown.title)}</h3>
+<figure>
+{shown.svg}
+</figure>
+<details>
+<summary>The devices: cluster, head and distance</summary>
+{devices}
 </details>
 """
 

@@ -74,9 +74,11 @@ def charts(lines: Iterable[Mapping[str, Any]]) -> list[Chart]:
     methods = list(dict.fromkeys(line["method"] for line in lines))
     accuracy, ari = _series(lines, "accuracy_mean", 100), _series(lines, "ari")
     epsilon = _series(lines, "epsilon_outside")
+    energy = _energy(lines)
     drawn = [
         Chart("accuracy", "Accuracy", "mean accuracy in %", ".1f", accuracy, methods),
         Chart("ari", "Clustering", "adjusted Rand index (ARI)", ".3f", ari, methods),
+        Chart("energy", "Radio energy", "energy so far in J", ".3g", energy, methods),
         Chart("epsilon", "Privacy loss to outsiders", "epsilon outside", ".3g", epsilon, methods),
     ]
     return [chart for chart in drawn if chart.series]
@@ -93,6 +95,17 @@ def _series(
     return series
 
 
+def _energy(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """Joules of all training rounds so far."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for line in lines:
+        if line.get("phase") == "train" and line.get("uplink_j") is not None:
+            points = series.setdefault(line["method"], [])
+            spent = sum(float(line[key]) for key in ("uplink_j", "relay_j", "downlink_j"))
+            points.append((line["round"], spent + (points[-1][1] if points else 0.0)))
+    return series
+
+
 def png(chart: Chart) -> bytes:
     """The chart on white."""
     buffer = io.BytesIO()
@@ -105,7 +118,7 @@ def svg(chart: Chart) -> str:
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": chart.key}):
         figure(chart).savefig(buffer, format="svg", transparent=True)
-    return _inline(buffer.getvalue(), chart)
+    return inline(buffer.getvalue(), chart.key, chart.title, chart.description)
 
 
 def figure(chart: Chart) -> Figure:
@@ -127,7 +140,7 @@ def figure(chart: Chart) -> Figure:
             markersize=5,
             markevery=(index % step, step),
         )
-    if chart.key == "epsilon":
+    if chart.key in ("epsilon", "energy"):
         axes.set_ylim(bottom=0)
     axes.set_xlabel("round", color=INK)
     axes.set_ylabel(chart.axis, color=INK)
@@ -155,7 +168,7 @@ def _short(name: str) -> str:
     return name if len(name) <= LABEL_LENGTH else name[: LABEL_LENGTH - 1] + "…"
 
 
-def _inline(document: str, chart: Chart) -> str:
+def inline(document: str, key: str, title: str, description: str) -> str:
     """Turn matplotlib's document into an element of a page: own ids, no namespace, a name."""
     root = ElementTree.fromstring(document)
     for parent in list(root.iter()):
@@ -165,18 +178,18 @@ def _inline(document: str, chart: Chart) -> str:
     for element in root.iter():
         element.tag = _local(element.tag)
         element.attrib = {
-            _local(key): _attribute(_local(key), value, f"{chart.key}-")
-            for key, value in element.attrib.items()
+            _local(name): _attribute(_local(name), value, f"{key}-")
+            for name, value in element.attrib.items()
         }
-    names = {"title": chart.title, "desc": chart.description}
+    names = {"title": title, "desc": description}
     root.attrib = {
         "viewBox": root.attrib["viewBox"],
         "role": "img",
-        "aria-label": chart.title,
-        "aria-describedby": f"{chart.key}-desc",
+        "aria-label": title,
+        "aria-describedby": f"{key}-desc",
     }
     for position, (tag, content) in enumerate(names.items()):
-        child = ElementTree.Element(tag, {"id": f"{chart.key}-{tag}"})
+        child = ElementTree.Element(tag, {"id": f"{key}-{tag}"})
         child.text = content
         root.insert(position, child)
     return ElementTree.tostring(root, encoding="unicode")

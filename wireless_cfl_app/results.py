@@ -22,7 +22,7 @@ NOTE = "no privacy: models, gradients and positions reach the server as they are
 
 
 def write_devices(path: Path, where: Topology) -> None:
-    """``devices.csv`` in the form that ``positions`` and ``strategies.wireless plan`` read."""
+    """``devices.csv``, in the form that ``positions`` reads, and ``server.csv``."""
     capacity = dict(zip(where.candidates.tolist(), where.capacities.tolist(), strict=True))
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -32,6 +32,8 @@ def write_devices(path: Path, where: Topology) -> None:
         row = [name, *map(repr, map(float, place)), "yes" if able else "no"]
         writer.writerow([*row, capacity.get(device, "")])
     write_atomically(path / "devices.csv", text.getvalue().encode())
+    server = ",".join(repr(float(value)) for value in where.server_m)
+    write_atomically(path / "server.csv", f"x_m,y_m\n{server}\n".encode())
 
 
 def save_result(config: WirelessConfig, directory: RunDirectory, strategy: HierarchicalFedAvg,

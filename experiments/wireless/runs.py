@@ -9,17 +9,22 @@ import csv
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from app_kit.in_process_grid import InProcessGrid
 from app_kit.run_config import Scalar, read_preset
 from app_kit.run_files import read_summary, write_config
 from strategies import run_record
 from strategies.checkpoint import RunDirectory
+from strategies.wireless.plan import read_assignment
+from strategies.wireless.problem import Clustering
+from strategies.wireless.topology import Topology, read_devices
 from wireless_cfl_app import client_app, server_app
 from wireless_cfl_app.config import PRESETS, from_run_config
 
@@ -29,7 +34,7 @@ METHODS = ("proposed", "similarity", "random", "fedavg")
 TUNED = {"fashion_mnist": 0.2, "cifar10": 0.2}
 """Learning rates chosen by ``tuning.py`` on held-back training images."""
 
-Run = tuple[dict[str, Any], list[dict[str, Any]]]
+Run = tuple[dict[str, Any], list[dict[str, Any]], Path]
 
 
 def options(description: str) -> argparse.ArgumentParser:
@@ -42,7 +47,10 @@ def options(description: str) -> argparse.ArgumentParser:
 
 
 def train(work: Path, preset: str, dataset: Path, **changes: Scalar) -> Run:
-    """Summary and record of one run; one that was stopped goes on, a finished one is read."""
+    """Summary, record and directory of one run.
+
+    A run that was stopped goes on, a finished one is read.
+    """
     values: dict[str, Scalar] = {
         **read_preset(PRESETS, preset),
         **{key.replace("_", "-"): value for key, value in changes.items()},
@@ -69,7 +77,46 @@ def train(work: Path, preset: str, dataset: Path, **changes: Scalar) -> Run:
         f"{summary['energy_j']:.3g} J, {summary['seconds']:.0f} s",
         flush=True,
     )
-    return summary, lines
+    return summary, lines, path
+
+
+def clusters_of(path: Path, method: str) -> tuple[Topology, Clustering | None]:
+    """Devices and clusters that a run left behind."""
+    x_m, y_m = np.loadtxt(path / "server.csv", delimiter=",", skiprows=1)
+    where = read_devices(path / "devices.csv", (float(x_m), float(y_m)), capacity=1)
+    file = path / method / "clusters.csv"
+    return where, read_assignment(file, where) if file.exists() else None
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation over seeds."""
+    return f"{np.mean(values):.4g} +- {np.std(values, ddof=1):.2g}"
+
+
+def lines_figure(
+    path: Path,
+    series: Mapping[str, Mapping[float, Sequence[float]]],
+    axes_labels: tuple[str, str],
+    *,
+    logarithmic: bool = False,
+) -> None:
+    """One line a method through the means over seeds, with a band of one standard deviation."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for (name, points), line in zip(series.items(), ("-", "--", "-.", ":"), strict=False):
+        places = sorted(points)
+        means = np.array([np.mean(points[x]) for x in places])
+        widths = np.array([np.std(points[x], ddof=1) for x in places])
+        (drawn,) = axes.plot(places, means, line, label=name)
+        axes.fill_between(
+            places, means - widths, means + widths, alpha=0.2, color=drawn.get_color()
+        )
+    axes.set(xlabel=axes_labels[0], ylabel=axes_labels[1])
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
 
 
 def write_csv(name: str, rows: Iterable[Mapping[str, Any]]) -> None:

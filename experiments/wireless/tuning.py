@@ -46,7 +46,7 @@ def main() -> None:
     for preset, file in FILES.items():
         dataset = held_back(arguments.data / file, arguments.work / f"held_back_{file}")
         for rate in RATES:
-            summary, _ = train(
+            summary, _, _ = train(
                 arguments.work,
                 preset,
                 dataset,
