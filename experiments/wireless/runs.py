@@ -31,7 +31,7 @@ from wireless_cfl_app.config import PRESETS, from_run_config
 HERE = Path(__file__).parent
 FILES = {"fashion_mnist": "fashion_mnist.npz", "cifar10": "cifar10_jpegbytes.npz"}
 METHODS = ("proposed", "similarity", "random", "fedavg")
-TUNED = {"fashion_mnist": 0.2, "cifar10": 0.2}
+TUNED = {"fashion_mnist": 0.2, "cifar10": 0.4}
 """Learning rates chosen by ``tuning.py`` on held-back training images."""
 
 Run = tuple[dict[str, Any], list[dict[str, Any]], Path]

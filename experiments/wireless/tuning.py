@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from runs import FILES, options, train, write_csv
 
-RATES = (0.01, 0.05, 0.1, 0.2, 0.4)
+RATES = (0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 def held_back(source: Path, target: Path) -> Path:
