@@ -5,6 +5,7 @@ that was submitted; a local SuperLink started inside a checkout makes workers im
 """
 
 from collections.abc import Mapping
+from copy import copy
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -36,27 +37,33 @@ client_app = ClientApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the ServerApp of the chosen app."""
-    _component(context, "server_app")(grid, context)
+    _component(context, "server_app")(grid, _own(context))
 
 
 @client_app.query(QUERY_CLIENTS)
 def query(message: Message, context: Context) -> Message:
     """Pass the query on to the chosen app."""
-    return _component(context, "client_app")(message, context)  # type: ignore[no-any-return]
+    return _component(context, "client_app")(message, _own(context))  # type: ignore[no-any-return]
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """Pass the request on to the chosen app."""
-    return _component(context, "client_app")(message, context)  # type: ignore[no-any-return]
+    return _component(context, "client_app")(message, _own(context))  # type: ignore[no-any-return]
 
 
 def _component(context: Context, module: str) -> Any:
     name = str(context.run_config.get("app"))
     if name not in APPS:
         raise ValueError(f"app = {name!r}: must be one of {', '.join(APPS)}")
-    context.run_config = own_settings(name, context.run_config)
     return import_module(f"{APPS[name]}.{module}").app
+
+
+def _own(context: Context) -> Context:
+    """The context with the chosen app's settings; Flower forbids changing the given one."""
+    own = copy(context)  # shallow: the node's state stays the same object
+    own.run_config = own_settings(str(context.run_config["app"]), context.run_config)
+    return own
 
 
 def own_settings(name: str, run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:

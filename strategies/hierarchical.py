@@ -97,7 +97,8 @@ class HierarchicalFedAvg(FedAvg):
         fraction_evaluate: float = 0.0,
         **options: Any,
     ) -> None:
-        super().__init__(fraction_evaluate=fraction_evaluate, **options)
+        super().__init__(**options)
+        self.fraction_evaluate = fraction_evaluate  # set here: Flower warns of 0, our default
         check_periods(tau1, tau2)
         self.topology = topology
         self.devices = len(topology.ids)

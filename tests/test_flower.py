@@ -20,6 +20,8 @@ import pytest
 
 from app_kit.run_config import Scalar
 from tests.test_runs import run_app
+from tests.wireless_cfl_app.runs import TINY as WIRELESS_TINY
+from tests.wireless_cfl_app.runs import run_app as run_wireless
 
 TINY = ["clients=6", "clients-per-node=3", "weights=none", "embedding-size=8", "epochs=1"]
 
@@ -70,10 +72,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
                     child.terminate()
 
 
-def pina(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(
+    app: str, environment: dict[str, str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
     """Run one of our commands from outside the checkout."""
     return subprocess.run(
-        [sys.executable, "-m", "pina_app", *arguments],
+        [sys.executable, "-m", app, *arguments],
         cwd=environment["FLWR_HOME"],
         env=environment,
         capture_output=True,
@@ -81,6 +85,11 @@ def pina(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
         timeout=300,
         check=False,
     )
+
+
+def pina(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same for PINA."""
+    return command("pina_app", environment, *arguments)
 
 
 def settings(run_dir: Path, *more: str) -> list[str]:
@@ -155,9 +164,12 @@ def test_kill_and_resume_is_bit_identical(environment: dict[str, str], tmp_path:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_app(whole, tmp_path / "cache", same)
     more = [f"{key}={value}" for key, value in same.items()]
-    command = [sys.executable, "-m", "pina_app", "run", *settings(killed, *more)]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "pina_app", "run", *settings(killed, *more)],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         rounds = killed / "rounds.jsonl"
@@ -225,6 +237,31 @@ def test_interrupting_the_command_stops_the_run(
         check=True,
     )
     assert json.loads(listed.stdout)["runs"][0]["status"] == "finished:stopped"
+
+
+def test_wireless_in_the_engine_is_what_it_is_in_this_process(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Same models and record to the last bit; `resume` of a finished run only says so."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    run_wireless(here)
+    values = [f"{key}={value}" for key, value in WIRELESS_TINY.items()]
+    done = command("wireless_cfl_app", environment, "run", *values, f"run-dir={there}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "finished:completed" in done.stdout
+    name = "proposed/model.safetensors"
+    assert (there / name).read_bytes() == (here / name).read_bytes()
+    first, second = (
+        [{**json.loads(line), "seconds": 0} for line in text]
+        for text in ((run / "rounds.jsonl").read_text().splitlines() for run in (here, there))
+    )
+    assert first == second
+    again = command("wireless_cfl_app", environment, "resume", str(there))
+    assert again.returncode == 0
+    assert "is finished" in again.stdout
+    refused = command("wireless_cfl_app", environment, "run", "tau2=3", "tau1=2")
+    assert refused.returncode == 2
+    assert refused.stderr == "error: tau2 = 3: must be a multiple of tau1 = 2\n"
 
 
 def test_bad_input_reaches_no_superlink(environment: dict[str, str], tmp_path: Path) -> None:

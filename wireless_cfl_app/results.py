@@ -18,7 +18,7 @@ from strategies.wireless.topology import Topology
 from wireless_cfl_app.config import WirelessConfig
 from wireless_cfl_app.data import label_counts
 
-NOTE = "no privacy: models, gradients and positions reach the server as they are"
+NOTE = "models, gradients and positions reach the server as they are"
 
 
 def write_devices(path: Path, where: Topology) -> None:
@@ -72,7 +72,6 @@ def _summary(
         "planning_j": sum(line["uplink_j"] for line in lines if line["phase"] != "train"),
         "label_divergence": label_divergence(config, strategy) if config.simulation else None,
         "private": False,
-        "seeded": config.simulation and config.seed is not None,
         "notes": [NOTE],
     }
 
