@@ -23,6 +23,8 @@ from opponents import Floor, frozen_once, full_vit
 from workload import CLASSES, Job, Project, create_workload
 
 FULL_COHORTS = (50, 500)
+TOLERANCE = 1e-4
+"""Largest relative difference between contestants that do the same work in float32."""
 
 
 def reduced_round(job: Job, repetitions: int) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def reduced_round(job: Job, repetitions: int) -> dict[str, Any]:
         floor = Floor(work.classifier)
 
         def bare() -> torch.Tensor:
-            asked = project.grid.asked
+            asked = project.nodes.asked
             return floor.train(
                 project.start_models[0],
                 work.samples[asked],
@@ -72,7 +74,15 @@ def _difference(project: Project, updates: np.ndarray, clip: float) -> float:
     norms = np.linalg.norm(updates, axis=1, keepdims=True)
     expected = (updates * (clip / np.maximum(norms, clip))).sum(axis=0)
     found = project.clipped_sum()[0]
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    _check(difference, "the project and the floor")
+    return difference
+
+
+def _check(difference: float, who: str) -> None:
+    """Refuse to time contestants that do not do the same work."""
+    if not difference < TOLERANCE:
+        raise RuntimeError(f"{who} differ by {difference:.2g} (relative): not the same job")
 
 
 def loops(job: Job, repetitions: int) -> dict[str, Any]:
@@ -101,6 +111,7 @@ def loops(job: Job, repetitions: int) -> dict[str, Any]:
         repetitions,
     )
     exact = (updates["full 0"] - updates["once 0"]).norm() / updates["full 0"].norm()
+    _check(float(exact), "the whole ViT and the reduced samples")
     return {
         "full_vit_s": median(wall["full"]) * job.cohort,
         "frozen_once_s": median(wall["once"]) * job.cohort,

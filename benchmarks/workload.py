@@ -7,18 +7,16 @@ real CIFAR-10 images and weights.
 """
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
+from app_kit.in_process_grid import InProcessGrid
 from pina_app import local, task
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
@@ -99,6 +97,7 @@ def create_workload(job: Job) -> Workload:
         for scale in (tail.block.ls1, tail.block.ls2):
             if hasattr(scale, "gamma"):  # 1e-5 where nothing is trained: B's update would vanish
                 torch.nn.init.constant_(scale.gamma, 0.1)
+        tail = type(tail)(tail.lora).requires_grad_(False)  # it folds the scale when it is made
         pixels, samples, labels = _drawn(job, tail, rng)
     else:
         pixels, samples, labels = _real(job, config, tail)
@@ -139,68 +138,26 @@ def _real(job: Job, config: PinaConfig, tail: torch.nn.Module) -> tuple[Tensor, 
     return pixels, samples, torch.stack([client.labels for client in clients])
 
 
-class LocalGrid(Grid):
-    """Flower's grid with the nodes as function calls; counts the bytes of the messages."""
+class Nodes:
+    """The nodes as one function: which clients they host, and their part of a round."""
 
     def __init__(self, work: Workload) -> None:
-        # A Message can only be created by a task of a run.
-        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
         self.work = work
         self.samples = work.samples.numpy()
-        self.nodes = {100 + index: index for index in range(work.config.nodes)}
         self.asked: list[int] = []
-        self.messages: list[tuple[Message, Message]] = []
 
-    def set_run(self, run_id: int) -> None:
-        """Not needed."""
-
-    @property
-    def run(self) -> object:
-        """Not needed."""
-        raise NotImplementedError
-
-    def create_message(self, *args: object, **kwargs: object) -> Message:
-        """Deprecated in Flower."""
-        raise NotImplementedError
-
-    def get_node_ids(self) -> Iterable[int]:
-        """All nodes."""
-        return list(self.nodes)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Not needed: see ``send_and_receive``."""
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Not needed: see ``send_and_receive``."""
-        raise NotImplementedError
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Answer every message at once."""
-        self.asked, self.messages = [], []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = "1"
-            query = message.metadata.message_type.startswith("query")
-            content = self._hosted(message) if query else self._train(message)
-            reply = Message(content=content, reply_to=message)
-            reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
-            self.messages.append((message, reply))
-        return [reply for _, reply in self.messages]
-
-    def _hosted(self, message: Message) -> RecordDict:
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a query or a request."""
         config = self.work.config
-        partition = self.nodes[message.metadata.dst_node_id]
-        clients = clients_of_partition(partition, config.clients_per_node, config.clients)
-        return wire.hosted_content(clients, len(self.nodes))
-
-    def _train(self, message: Message) -> RecordDict:
+        if message.metadata.message_type.startswith("query"):
+            partition = int(context.node_config["partition-id"])
+            clients = clients_of_partition(partition, config.clients_per_node, config.clients)
+            return Message(wire.hosted_content(clients, config.nodes), reply_to=message)
         request, ids, models, prototypes = wire.read_round(message.content)
         self.asked += ids
-        clients = {client: self._client(client) for client in ids}
-        work = self.work
-        return local.answer(work.config, work.classifier, request, clients, models, prototypes)
+        data = {client: self._client(client) for client in ids}
+        content = local.answer(config, self.work.classifier, request, data, models, prototypes)
+        return Message(content=content, reply_to=message)
 
     def _client(self, client: int) -> task.ClientData:
         """A copy of the client's rows, as the app takes it from its cache."""
@@ -215,7 +172,9 @@ class Project:
         self.work = work
         config = work.config
         method = config.method_list[0]
-        self.grid = LocalGrid(work)
+        self.nodes = Nodes(work)
+        self.grid = InProcessGrid(self.nodes, config.nodes)
+        self.messages: list[tuple[Message, Message]] = []
         self.strategy = create_strategy(config, method, work.classifier.statistics, ledger_path)
         width = work.classifier.statistics.mean.size
         self.strategy.models = initial_models(config, method, width, CLASSES)
@@ -228,21 +187,23 @@ class Project:
         """One round; returns the clients that took part."""
         self.rounds += 1
         self.start_models = wire.unpack_models(self.arrays)
-        messages = self.strategy.configure_train(
-            self.rounds, self.arrays, ConfigRecord(), self.grid
+        messages = list(
+            self.strategy.configure_train(self.rounds, self.arrays, ConfigRecord(), self.grid)
         )
+        self.nodes.asked = []
         started = perf_counter()
-        replies = self.grid.send_and_receive(messages)
+        replies = list(self.grid.send_and_receive(messages))
         self.seconds_at_nodes = perf_counter() - started
+        self.messages = list(zip(messages, replies, strict=True))
         arrays, _ = self.strategy.aggregate_train(self.rounds, replies)
         assert isinstance(arrays, ArrayRecord)
         self.arrays = arrays
-        return self.grid.asked
+        return self.nodes.asked
 
     def clipped_sum(self) -> np.ndarray:
         """Sum of the clipped updates of the last round before noise, (C, D)."""
         sums = 0
-        for message, reply in self.grid.messages:
+        for message, reply in self.messages:
             layout = wire.read_round(message.content)[0].layout
             total = from_grid(wire.read_contribution(reply), layout.sensitivity)
             sums = sums + layout.decode(total)[0]
@@ -250,7 +211,7 @@ class Project:
 
     def message_bytes(self) -> tuple[int, int]:
         """Bytes that the first node received and sent in the last round."""
-        received, sent = self.grid.messages[0]
+        received, sent = self.messages[0]
         return size_of(received.content), size_of(sent.content)
 
 
