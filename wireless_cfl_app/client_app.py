@@ -58,21 +58,13 @@ def train(message: Message, context: Context) -> Message:
         answer = wire.gradient_arrays(vector)
     else:
         optimiser = torch.optim.SGD(model.parameters(), lr=config.learning_rate)
-        states = {
-            device: local.train(
-                model,
-                optimiser,
-                state,
-                found,
-                steps=request.local_steps,
-                iteration=request.iteration,
-                batch_size=config.batch_size,
-                seed=config.seed if config.simulation else None,
-                device=device,
-            )
-            for device, found in usable.items()
-        }
-        answer = ArrayRecord(local.weighted_mean(states, samples))
+        steps = local.LocalSteps(
+            steps=request.local_steps,
+            iteration=request.iteration,
+            batch_size=config.batch_size,
+            seed=config.seed if config.simulation else None,
+        )
+        answer = ArrayRecord(local.train(model, optimiser, state, usable, steps))
     content = wire.reply_content(answer, sum(samples.values()), list(usable))
     return Message(content=content, reply_to=message)
 

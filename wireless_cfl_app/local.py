@@ -1,5 +1,6 @@
 """What a device computes: its gradient (Step 1), and local SGD steps (Eq. 2)."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -26,32 +27,85 @@ def gradient(model: nn.Module, data: DeviceData, batch: int = 2000) -> NDArray[n
     return np.concatenate(rows)
 
 
+@dataclasses.dataclass(frozen=True)
+class LocalSteps:
+    """What every device does in a round.
+
+    Attributes
+    ----------
+    steps : int
+        tau1 (Eq. 2).
+    iteration : int
+        Local iterations before this round.
+    batch_size : int
+    seed : int or None
+        A mini-batch depends on the seed, the device and the number of the local iteration alone:
+        how steps are grouped into rounds, or devices into nodes, does not change it.
+    """
+
+    steps: int
+    iteration: int
+    batch_size: int
+    seed: int | None
+
+    def batch(self, device: int, step: int, data: DeviceData) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images and labels of a device's mini-batch in one of the steps, from 0."""
+        rng = stream(self.seed, "batch", self.iteration + step, device)
+        count = len(data.labels)
+        chosen = torch.from_numpy(rng.choice(count, min(self.batch_size, count), replace=False))
+        return data.images[chosen], data.labels[chosen]
+
+
 def train(
     model: nn.Module,
     optimiser: torch.optim.SGD,
     start: State,
-    data: DeviceData,
-    *,
-    steps: int,
-    iteration: int,
-    batch_size: int,
-    seed: int | None,
-    device: int,
+    devices: Mapping[int, DeviceData],
+    local: LocalSteps,
 ) -> State:
-    """The state after ``steps`` SGD steps (Eq. 2) from ``start``.
+    """Mean model of the devices after their local steps, weighted by samples (a part of Eq. 3).
 
     ``optimiser`` is plain SGD on the parameters of ``model``; it keeps no state between devices.
-    The mini-batch of a step depends on the seed, the device and the number of the local iteration
-    alone: how steps are grouped into rounds does not change it.
+    One step from a common start is linear in the gradient, so all devices take it together.
     """
+    samples = {device: len(data.labels) for device, data in devices.items()}
+    if local.steps == 1:
+        return _step_together(model, optimiser, start, devices, samples, local)
+    states = {}
+    for device, data in devices.items():
+        model.load_state_dict(start)
+        for step in range(local.steps):
+            images, labels = local.batch(device, step, data)
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimiser.step()
+        states[device] = {name: v.detach().clone() for name, v in model.state_dict().items()}
+    return weighted_mean(states, samples)
+
+
+def _step_together(
+    model: nn.Module,
+    optimiser: torch.optim.SGD,
+    start: State,
+    devices: Mapping[int, DeviceData],
+    samples: Mapping[int, int],
+    local: LocalSteps,
+) -> State:
+    """The mean of the devices' models after one step: a step along the mean of their gradients."""
+    batches = [local.batch(device, 0, data) for device, data in devices.items()]
+    total = sum(samples.values())
+    weights = torch.cat(
+        [
+            torch.full((len(labels),), samples[device] / total / len(labels))
+            for device, (_, labels) in zip(devices, batches, strict=True)
+        ]
+    )
     model.load_state_dict(start)
-    count = len(data.labels)
-    for step in range(iteration, iteration + steps):
-        rng = stream(seed, "batch", step, device)
-        chosen = torch.from_numpy(rng.choice(count, min(batch_size, count), replace=False))
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(data.images[chosen]), data.labels[chosen]).backward()
-        optimiser.step()
+    optimiser.zero_grad()
+    logits = model(torch.cat([images for images, _ in batches]))
+    labels = torch.cat([labels for _, labels in batches])
+    (nn.functional.cross_entropy(logits, labels, reduction="none") @ weights).backward()
+    optimiser.step()
     return {name: values.detach().clone() for name, values in model.state_dict().items()}
 
 

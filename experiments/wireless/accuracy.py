@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--paper-epochs", action="store_true")
     arguments = parser.parse_args()
     if arguments.paper_epochs:
-        settings = {"tau1": 19, "tau2": 38, "iterations": 3800, "evaluate_every": 5}
+        settings = {"tau1": 19, "tau2": 38, "iterations": 3800}
         measure(arguments, "fashion_mnist", "fashion_mnist_epochs", 1, **settings)
         return
     for preset in FILES:

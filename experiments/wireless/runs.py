@@ -53,6 +53,8 @@ def train(work: Path, preset: str, dataset: Path, **changes: Scalar) -> Run:
     """
     values: dict[str, Scalar] = {
         **read_preset(PRESETS, preset),
+        "clients-per-node": 100,
+        "evaluate-every": 5,
         **{key.replace("_", "-"): value for key, value in changes.items()},
         "dataset": str(dataset.resolve()),
     }

@@ -57,44 +57,61 @@ def test_the_gradient_is_that_of_the_mean_loss(batch: int) -> None:
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def stepped(model: nn.Module, start: local.State, steps: int, iteration: int) -> local.State:
+def stepped(
+    model: nn.Module,
+    start: local.State,
+    steps: int,
+    iteration: int,
+    devices: tuple[int, ...] = (4,),
+) -> local.State:
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    return local.train(
-        model,
-        optimiser,
-        start,
-        data(),
-        steps=steps,
-        iteration=iteration,
-        batch_size=16,
-        seed=9,
-        device=4,
-    )
+    own = {device: data(20 + device) for device in devices}
+    settings = local.LocalSteps(steps=steps, iteration=iteration, batch_size=22, seed=9)
+    return local.train(model, optimiser, start, own, settings)
 
 
-def test_local_steps_are_plain_sgd_on_drawn_batches() -> None:
-    model, own = create_model(TASK, 0), data()
-    start = copy.deepcopy(model.state_dict())
-    found = stepped(model, start, steps=3, iteration=10)
-    by_hand = create_model(TASK, 0)
-    for t in (10, 11, 12):
-        chosen = stream(9, "batch", t, 4).choice(40, 16, replace=False)
-        by_hand.zero_grad()
-        nn.functional.cross_entropy(by_hand(own.images[chosen]), own.labels[chosen]).backward()
+def by_hand(start: local.State, steps: int, iteration: int, device: int) -> local.State:
+    """Plain SGD on drawn batches."""
+    model, own = create_model(TASK, 0), data(20 + device)
+    model.load_state_dict(start)
+    for t in range(iteration, iteration + steps):
+        count = 20 + device
+        chosen = stream(9, "batch", t, device).choice(count, min(22, count), replace=False)
+        model.zero_grad()
+        nn.functional.cross_entropy(model(own.images[chosen]), own.labels[chosen]).backward()
         with torch.no_grad():
-            for p in by_hand.parameters():
+            for p in model.parameters():
                 assert p.grad is not None
                 p -= 0.1 * p.grad
-    for name, values in by_hand.state_dict().items():
-        torch.testing.assert_close(found[name], values, rtol=1e-5, atol=1e-7)
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("devices", [(4,), (0, 1, 7)])
+def test_devices_together_are_a_plain_loop(steps: int, devices: tuple[int, ...]) -> None:
+    """Unequal data, batches of 20 to 22; one step is taken jointly, several one after another."""
+    model = create_model(TASK, 0)
+    start = copy.deepcopy(model.state_dict())
+    found = stepped(model, start, steps, 10, devices)
+    states = {device: by_hand(start, steps, 10, device) for device in devices}
+    total = sum(20 + device for device in devices)
+    for name, values in found.items():
+        expected = sum(states[d][name].double() * ((20 + d) / total) for d in devices)
+        torch.testing.assert_close(values.double(), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_how_steps_are_grouped_into_rounds_changes_nothing() -> None:
+    """Two and two are four steps; the joint step of one device is its own."""
     model = create_model(TASK, 0)
     start = copy.deepcopy(model.state_dict())
     whole = stepped(model, start, steps=4, iteration=0)
     halves = stepped(model, stepped(model, start, steps=2, iteration=0), steps=2, iteration=2)
     assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    single = start
+    for iteration in range(4):
+        single = stepped(model, single, steps=1, iteration=iteration)
+    for name, values in whole.items():
+        torch.testing.assert_close(single[name], values, rtol=1e-5, atol=1e-7)
 
 
 def test_weighted_mean_by_hand() -> None:
