@@ -15,6 +15,7 @@ a cluster of which nobody answers (or none can lead) is skipped until it answers
 and models reach the server without differential privacy.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
@@ -40,7 +41,7 @@ from strategies import hierarchical_wire as wire
 from strategies.clients import Roster
 from strategies.randomness import stream
 from strategies.wireless.channel import Channel
-from strategies.wireless.failover import successor
+from strategies.wireless.failover import replace_failed_heads
 from strategies.wireless.links import (
     EnergyAccount,
     account,
@@ -199,7 +200,11 @@ class HierarchicalFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Plan the clusters, or aggregate inside (Eq. 3) and across (Eq. 4) them."""
         assert self.arrays is not None
-        usable = self._usable(replies)
+        usable, faults = wire.usable_replies(
+            replies, self._asked, self.arrays, self.weighted_by_key
+        )
+        for fault in faults:
+            log(WARNING, "round %d: %s", self.round, fault)
         answered = np.array(sorted({d for devices, _ in usable for d in devices}), dtype=np.int64)
         self.failed = sorted(set(range(self.devices)) - set(answered.tolist()))
         if self.failed:
@@ -232,29 +237,6 @@ class HierarchicalFedAvg(FedAvg):
     def _clusters(self) -> int:
         return 1 if self.clustering is None else len(self.clustering.heads)
 
-    def _usable(self, replies: Iterable[Message]) -> list[tuple[list[int], RecordDict]]:
-        """Devices and content of every reply that can be averaged, in the order of devices."""
-        assert self.arrays is not None
-        usable: list[tuple[list[int], RecordDict]] = []
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            if reply.has_error():
-                log(WARNING, "round %d: node %d failed: %s", self.round, node, reply.error.reason)
-                continue
-            asked = self._asked.get(node, [])
-            devices = wire.replied_devices(reply)
-            if devices is None and len(asked) == 1:
-                devices = asked[0]  # a plain Flower client: all that it was asked for
-            keys = self.arrayrecord_key, self.weighted_by_key
-            fault = wire.fault_of(reply.content, self.arrays, *keys)
-            if not devices or not any(set(devices) <= set(group) for group in asked):
-                fault = fault or "it does not say which of the devices asked are in it"
-            if fault:
-                log(WARNING, "round %d: node %d is left out: %s", self.round, node, fault)
-                continue
-            usable.append((list(devices or ()), reply.content))
-        return sorted(usable, key=lambda item: item[0])
-
     def _plan(self, usable: list[tuple[list[int], RecordDict]], answered: NDArray[Any]) -> None:
         """Step 1: clusters from gradients; a device without one counts as similar to nobody."""
         assert self.arrays is not None
@@ -269,7 +251,13 @@ class HierarchicalFedAvg(FedAvg):
         rows = np.zeros((self.devices, width), dtype=np.float32)
         for device, gradient in found.items():
             rows[device] = gradient
-        self.clustering = self.planner(unit_gradients(rows))
+        silent = np.flatnonzero(~rows.any(axis=1)).tolist()
+        if silent:
+            log(WARNING, "devices %s have no gradient: their similarity is taken as 0", silent)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said above, where a person who follows the run reads
+            gradients = unit_gradients(rows)
+        self.clustering = self.planner(gradients)
         links = server_links(
             self._channel(self.sketch_dimension), *self._places, answered, "uplink", self._fading()
         )
@@ -297,25 +285,12 @@ class HierarchicalFedAvg(FedAvg):
     def _replace_heads(self, answered: NDArray[np.int64]) -> None:
         """New heads where the old ones are silent; clusters without a head are skipped."""
         self.skipped = []
-        if self.clustering is None:
-            return
-        heads = self.clustering.heads.copy()
-        for cluster, head in enumerate(heads):
-            everyone = np.flatnonzero(self.clustering.labels == cluster)
-            members = np.intersect1d(everyone, answered)
-            if head in members:
-                continue
-            following = successor(self.topology, members, len(everyone)) if len(members) else None
-            if following is None:
-                self.skipped.append(cluster)
-                why = "no member answered" if not len(members) else "no member can replace its head"
-                log(WARNING, "round %d: cluster %d is skipped: %s", self.round, cluster, why)
-                continue
-            names = self.topology.ids[head], self.topology.ids[following]
-            log(WARNING, "round %d: head %s of cluster %d is replaced by %s", self.round, names[0],
-                cluster, names[1])  # fmt: skip
-            heads[cluster] = following
-        self.clustering = Clustering(self.clustering.labels, heads)
+        if self.clustering is not None:
+            self.clustering, self.skipped, said = replace_failed_heads(
+                self.topology, self.clustering, answered
+            )
+            for message in said:
+                log(WARNING, "round %d: %s", self.round, message)
 
     # --- energy and delay -------------------------------------------------------------------
 

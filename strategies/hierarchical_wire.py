@@ -7,7 +7,7 @@ and names the devices that took part.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -96,7 +96,39 @@ def gradient_in(reply: ArrayRecord, sent: ArrayRecord) -> NDArray[np.float32]:
     return np.concatenate(rows).astype(np.float32)
 
 
-def fault_of(content: RecordDict, like: ArrayRecord, arrays_key: str, samples_key: str) -> str:
+def usable_replies(
+    replies: Iterable[Message],
+    asked: Mapping[int, Sequence[Sequence[int]]],
+    like: ArrayRecord,
+    samples_key: str,
+) -> tuple[list[tuple[list[int], RecordDict]], list[str]]:
+    """Devices and content of every reply that can be averaged, in the order of devices.
+
+    ``asked``: the groups of devices that each node was asked for; ``like``: the model sent. The
+    second value says which nodes are left out, and why.
+    """
+    usable: list[tuple[list[int], RecordDict]] = []
+    faults = []
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            faults.append(f"node {node} failed: {reply.error.reason}")
+            continue
+        groups = asked.get(node, [])
+        devices = replied_devices(reply)
+        if devices is None and len(groups) == 1:
+            devices = list(groups[0])  # a plain Flower client: all that it was asked for
+        fault = _fault(reply.content, like, samples_key)
+        if not devices or not any(set(devices) <= set(group) for group in groups):
+            fault = fault or "it does not say which of the devices asked are in it"
+        if fault:
+            faults.append(f"node {node} is left out: {fault}")
+        else:
+            usable.append((list(devices or ()), reply.content))
+    return sorted(usable, key=lambda item: item[0]), faults
+
+
+def _fault(content: RecordDict, like: ArrayRecord, samples_key: str) -> str:
     """Why a reply cannot be averaged with the others, or "" if it can."""
     arrays, metrics = list(content.array_records.values()), list(content.metric_records.values())
     if len(arrays) != 1 or len(metrics) != 1:

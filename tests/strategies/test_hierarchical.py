@@ -262,7 +262,9 @@ def test_clusters_are_planned_from_the_gradients_of_a_first_round(plain: bool) -
     np.testing.assert_allclose(planner.rows, expected, atol=2e-6)
 
 
-def test_a_device_without_a_gradient_is_similar_to_nobody() -> None:
+def test_a_device_without_a_gradient_is_similar_to_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     planner = Planner()
     hierarchy = strategy(planner, tau1=1, tau2=2)
     client = virtual_client(1)
@@ -286,8 +288,9 @@ def test_a_device_without_a_gradient_is_similar_to_nobody() -> None:
                 return reply
 
     grid = Failing(silent, DEVICES)
-    with pytest.warns(UserWarning, match="length zero"):
-        hierarchy.start(grid, record(start()), num_rounds=1)
+    logging.getLogger("flwr").propagate = True
+    hierarchy.start(grid, record(start()), num_rounds=1)
+    assert caplog.text.count("devices [7] have no gradient: their similarity is taken as 0") == 1
     assert hierarchy.failed == [7]
     assert planner.rows is not None
     assert not planner.rows[7].any()
