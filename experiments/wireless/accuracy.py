@@ -51,6 +51,7 @@ def measure(
 def main() -> None:
     """Command line."""
     parser = options(__doc__ or "")
+    parser.add_argument("--only", choices=FILES, help="one data set")
     parser.add_argument("--paper-rate", action="store_true")
     parser.add_argument("--paper-epochs", action="store_true")
     arguments = parser.parse_args()
@@ -58,7 +59,7 @@ def main() -> None:
         settings = {"tau1": 19, "tau2": 38, "iterations": 3800}
         measure(arguments, "fashion_mnist", "fashion_mnist_epochs", 1, **settings)
         return
-    for preset in FILES:
+    for preset in [arguments.only] if arguments.only else FILES:
         rate = {} if arguments.paper_rate else {"learning_rate": TUNED[preset]}
         name = f"{preset}_rate_001" if arguments.paper_rate else preset
         measure(arguments, preset, name, arguments.seeds, **rate)
