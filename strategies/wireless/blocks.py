@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.wireless.annealing import DISTANCE_FLOOR, Budget, weight_table
-from strategies.wireless.heat_bath import Data, HeatBath, NoisePool
+from strategies.wireless.block_bath import BlockBath
+from strategies.wireless.heat_bath import Data, NoisePool
 from strategies.wireless.problem import (
     Clustering,
     ClusteringProblem,
@@ -48,7 +49,7 @@ def anneal_blocks(
         devices = _members(labels, groups)
         tables = np.tile(table[: devices.shape[1] + 2], (len(devices), 1))
         data = _block_data(problem, factor, devices)
-        bath = HeatBath(data, *_local(labels, heads, groups, devices), tables, noise)
+        bath = BlockBath(data, *_local(labels, heads, groups, devices), tables, noise)
         unit = unit or bath.typical_change()
         temperature = unit * hot * (COLD / hot) ** progress
         for _ in range(SWEEPS_A_ROUND):
@@ -146,7 +147,7 @@ def _local(
 
 
 def _write_back(
-    bath: HeatBath, groups: IntArray, devices: IntArray, labels: IntArray, heads: IntArray
+    bath: BlockBath, groups: IntArray, devices: IntArray, labels: IntArray, heads: IntArray
 ) -> None:
     """Change ``labels`` and ``heads`` in place to what the blocks have found."""
     row, column = np.nonzero(devices >= 0)

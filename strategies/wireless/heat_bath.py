@@ -215,7 +215,7 @@ class HeatBath:
             linear = 2 * weight[:, None] * products[rows, cluster]
             self.cost[rows, cluster] = linear + self.head_distance[rows, cluster]
         self.refresh_own(rows)
-        self.value[rows] += change
+        np.add.at(self.value, rows, change)
 
     def sweep(self, temperature: float) -> None:
         """One step for every device of every member, in an order drawn for each member."""
