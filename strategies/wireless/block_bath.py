@@ -1,25 +1,37 @@
-"""Heat-bath steps of several devices at once: the engine of ``blocks``.
+"""Heat-bath steps of many devices at once: the engine of ``blocks``.
 
-A single step of ``HeatBath`` is mostly overhead when the members are small. Here ``BATCH`` devices
-of every member draw their steps in the same state. A change depends only on the two clusters that
-it touches, so that of the steps drawn those are made that share no cluster with an earlier one;
-each of them still has exactly the change of the objective that it was drawn with.
+A step of ``HeatBath`` takes one device a member; when the members are small, most of it is call
+overhead. Here ``BATCH`` devices of every block draw their swaps in the same state. The change by a
+swap depends only on the two clusters that it touches, so that those steps are made that share no
+cluster with an earlier one, and each still changes the objective by what it was drawn with. Moves
+to another cluster, which need room there, are drawn once a sweep for all devices.
+
+Look-ups are held in single precision: they only choose steps. With R[k, v] = cost[k, v] minus the
+cost of v in its own cluster (``HeatBath`` has the formulas), a swap of u in a with v in c costs
+
+    R[a, v] + R[c, u] + (w(n_a) + w(n_c)) |g_u - g_v|^2
+
+whose first two terms for all u and v are one product of matrices. Swapping a device with itself
+costs 0 and stands for "stay".
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from strategies.wireless.heat_bath import FORBIDDEN, Data, HeatBath, NoisePool
+from strategies.wireless.heat_bath import FORBIDDEN, Data, NoisePool
 from strategies.wireless.problem import FloatArray, IntArray
 
-BATCH = 16
+BATCH = 24
+Single = NDArray[np.float32]
 
 
-class BlockBath(HeatBath):
-    """A ``HeatBath`` with one entry of ``data`` a member, whose sweeps handle devices in batches.
+class BlockBath:
+    """Mutable state of B blocks with at most K clusters and n devices each.
 
-    Swapping a device with itself has change 0 and stands for "stay".
+    Parameters are those of ``HeatBath``, with one entry of ``data`` a block; ``weight_table``
+    (n + 2,) is shared. Clusters are numbered b K + k and devices b n + i (``flat``) throughout.
     """
 
     def __init__(
@@ -30,83 +42,221 @@ class BlockBath(HeatBath):
         weight_table: FloatArray,
         noise: NoisePool,
     ) -> None:
-        super().__init__(data, labels, heads, weight_table, noise)
-        self.device_base = self.rows[:, None] * self.devices
-        self.gap_rows = self.gap.reshape(-1, self.devices)
+        self.size, self.devices = labels.shape
+        self.width, self.noise = heads.shape[1], noise
+        rows = np.arange(self.size)[:, None]
+        self.cluster_base, self.device_base = rows * self.width, rows * self.devices
+        self.table = weight_table.astype(np.float32)
+        self.data, self.padding, self.heads = data, labels < 0, heads.copy()
+        self.gram = data.gram.astype(np.float32, copy=False)
+        self.distance = data.distance.astype(np.float32, copy=False)
+        self.norms = np.einsum("gnn->gn", self.gram).copy()
+        self.gap = self.gram * np.float32(-2.0)
+        self.gap += self.norms[:, :, None]
+        self.gap += self.norms[:, None, :]
+        self.eye = np.eye(self.width, dtype=np.float32)
+        self.owner = (np.maximum(labels, 0) + self.cluster_base).ravel()
+        # R above, membership below: the right factor of the product of matrices.
+        self.factor = np.zeros((self.size, 2 * self.width, self.devices), dtype=np.float32)
+        self.relative, self.member = self.factor[:, : self.width], self.factor[:, self.width :]
+        self._count()
+        self.refresh_heads()
 
-    def batch_changes(self, devices: IntArray) -> FloatArray:
-        """(B, T, n + K) what ``changes`` gives for every column of ``devices`` (B, T), except
-        that a swap within a cluster is not forbidden (nor ever made)."""
-        size, width = devices.shape
+    @property
+    def labels(self) -> IntArray:
+        """(B, n) cluster of each device within its block."""
+        return self.owner.reshape(self.size, -1) - self.cluster_base
+
+    def _count(self) -> None:
+        self.member[:] = self.labels[:, None, :] == np.arange(self.width)[None, :, None]
+        self.member *= ~self.padding[:, None, :]
+        self.counts = self.member.sum(axis=2).astype(np.int64).ravel()
+        products = np.matmul(self.member, self.gram)
+        self.squares = np.einsum("bkn,bkn->bk", products, self.member).ravel()
+        self.products = products.reshape(-1, self.devices)
+
+    def refresh_heads(self) -> None:
+        """Recompute everything that depends on the heads."""
+        live = self.heads >= 0
+        rows = np.arange(self.size)[:, None]
+        capacity = np.where(live, self.data.capacity[rows, self.heads], 0)
+        self.capacity = capacity.ravel()
+        self.weight = self.table[self.counts]
+        self.near = self.distance[rows, self.heads].reshape(-1, self.devices)
+        self.cost = self.products * (2 * self.weight)[:, None] + self.near
+        self.locked = self.padding.ravel().copy()
+        self.locked[(self.heads + self.device_base)[live]] = True
+        self.penalty = np.where(self.locked, np.float32(FORBIDDEN), np.float32(0))
+        self.column = np.arange(self.owner.size) % self.devices
+        self._refresh_own()
+
+    def _refresh_own(self) -> None:
+        shape = (self.size, self.devices)
+        own_cost = self.cost.ravel().take(self.owner * self.devices + self.column)
+        own_cost -= self.penalty
+        cost = self.cost.reshape(self.size, self.width, self.devices)
+        np.subtract(cost, own_cost.reshape(shape)[:, None, :], out=self.relative)
+        turned = self.relative.transpose(0, 2, 1).reshape(-1, self.width)
+        self.relative_rows = np.ascontiguousarray(turned)
+        self.own_weight = self.weight.take(self.owner).reshape(shape)
+
+    def value(self) -> float:
+        """The blocks' part of the objective."""
+        live, rows = self.heads >= 0, np.arange(self.size)[:, None]
+        own = self.near.ravel().take(self.owner * self.devices + self.column)
+        total = own[~self.padding.ravel()].sum(dtype=float)
+        total += self.data.to_server[rows, self.heads][live].sum(dtype=float)
+        return float(total + (self.weight * self.squares)[live.ravel()].sum(dtype=float))
+
+    def swap_changes(self, devices: IntArray) -> Single:
+        """(B, T, n) change of the objective by swapping ``devices`` (B, T) with each device of
+        the block; at least ``FORBIDDEN / 2`` where a head or padding is involved. What a swap
+        within a cluster is said to cost has no meaning, but is never negative."""
         flat = devices + self.device_base
-        own_flat = self.flat.ravel().take(flat)
-        own_weight = self.weight.ravel().take(own_flat)
-        relative = self.cost - self.own_cost[:, None, :]
-        out = np.empty((size, width, self.devices + self.width))
-        swap = self.own_weight[:, None, :] + own_weight[:, :, None]
-        swap *= self.gap_rows[flat]
-        swap += relative.reshape(-1, self.devices)[own_flat]
-        column = relative.transpose(0, 2, 1).reshape(-1, self.width)[flat]
-        swap += np.matmul(column, self.membership().astype(float))
-        out[:, :, : self.devices] = swap
-        out[:, :, self.devices :] = self._join(flat, own_flat, own_weight)
-        return out
+        own = self.owner.take(flat)
+        change = self.gap.reshape(-1, self.devices).take(flat, axis=0)
+        terms = self.own_weight[:, None, :] + self.weight.take(own)[:, :, None]
+        change *= terms
+        own_rows = self.eye.take(own - self.cluster_base, axis=0)
+        left = np.concatenate([own_rows, self.relative_rows.take(flat, axis=0)], axis=2)
+        change += np.matmul(left, self.factor, out=terms)
+        return change
 
-    def _join(self, flat: IntArray, own_flat: IntArray, own_weight: FloatArray) -> FloatArray:
-        """(B, T, K) changes by moves to each cluster."""
-        product = self.products.transpose(0, 2, 1).reshape(-1, self.width)[flat]
-        near = self.head_distance.transpose(0, 2, 1).reshape(-1, self.width)[flat]
-        norm = self.norms.ravel().take(flat)
-        grown = self.weight_table[self.rows[:, None], self.counts + 1]
+    def swap_step(self, devices: IntArray, temperature: float) -> None:
+        """Swaps of ``devices`` (B, T), drawn in the same state; those that collide are dropped."""
+        key = self.swap_changes(devices)
+        key -= self._noise(key.shape, temperature)
+        choice = key.argmin(axis=2)
+        first = (devices + self.device_base).ravel()
+        second = (choice + self.device_base).ravel()
+        source, target = self.owner.take(first), self.owner.take(second)
+        able = ~(self.locked.take(first) | self.locked.take(second))
+        go = np.flatnonzero(able & (source != target))
+        if len(go):
+            go = self._without_collisions(go, source, target)
+            self._swap(first[go], second[go], source[go], target[go])
+
+    def move_changes(self) -> Single:
+        """(B, K, n) change of the objective by moving each device to each cluster; at least
+        ``FORBIDDEN / 2`` where that is not allowed."""
+        grown = self.table[self.counts + 1]
         fixed = (grown - self.weight) * self.squares
         fixed[self.counts >= self.capacity] = FORBIDDEN
-        join = product * (2 * grown)[:, None, :]
-        join += near + fixed[:, None, :]
-        join += grown[:, None, :] * norm[:, :, None]
-        own = own_flat - self.cluster_base
-        every = np.arange(own.size)
-        place = every * self.width + own.ravel()
-        own_square = self.squares.ravel().take(own_flat)
-        shrunk = self.weight_table[self.rows[:, None], self.counts.ravel().take(own_flat) - 1]
-        leave = shrunk * (own_square - 2 * product.ravel().take(place).reshape(own.shape) + norm)
-        leave -= own_weight * own_square + near.ravel().take(place).reshape(own.shape)
-        locked = self.locked.ravel().take(flat)
-        leave[locked] = FORBIDDEN
-        join += leave[:, :, None]
-        join.ravel()[place] = FORBIDDEN
-        return join
+        join = self.products * (2 * grown)[:, None]
+        join += self.near
+        join += fixed[:, None]
+        shape = (self.size, self.width, self.devices)
+        change = np.asarray(join.reshape(shape))
+        change += grown.reshape(self.size, -1)[:, :, None] * self.norms[:, None, :]
+        place = self.owner * self.devices + self.column
+        shrunk = self.table[np.maximum(self.counts - 1, 0)].take(self.owner)
+        square = self.squares.take(self.owner)
+        left = square - 2 * self.products.ravel().take(place) + self.norms.ravel()
+        leave = shrunk * left - self.own_weight.ravel() * square - self.near.ravel().take(place)
+        leave += self.penalty
+        change += leave.reshape(self.size, 1, -1)
+        change += self.member * np.float32(FORBIDDEN)
+        return change
 
-    def batch_step(self, devices: IntArray, temperature: float) -> None:
-        """Steps of ``devices`` (B, T) drawn in the same state; those that collide are dropped."""
-        change = self.batch_changes(devices)
-        key = change - self.noise.draw(change.size).reshape(change.shape) * temperature
-        count, options = devices.size, change.shape[2]
-        choice = key.reshape(count, options).argmin(axis=1)
-        drawn = change.ravel().take(np.arange(count) * options + choice)
-        row = np.repeat(self.rows, devices.shape[1])
-        source = self.flat.ravel().take(row * self.devices + devices.ravel())
-        target = np.where(
-            choice < self.devices,
-            self.flat.ravel().take(row * self.devices + np.minimum(choice, self.devices - 1)),
-            row * self.width + choice - self.devices,
-        )
-        go = np.flatnonzero((drawn < FORBIDDEN / 2) & (source != target))
-        if len(go) == 0:
-            return
-        first = np.empty(self.size * self.width, dtype=np.int64)
-        backwards = go[::-1]
-        first[np.column_stack([source[backwards], target[backwards]]).ravel()] = np.repeat(
-            backwards, 2
-        )
-        go = go[(first[source[go]] == go) & (first[target[go]] == go)]
-        self.apply(row[go], devices.ravel()[go], choice[go], drawn[go])
+    def move_step(self, temperature: float) -> None:
+        """A move of every device to another cluster is drawn; those that collide are dropped."""
+        key = self.move_changes()
+        key -= self._noise(key.shape, temperature)
+        choice = key.argmin(axis=1).ravel()
+        stay = self._noise(choice.shape, temperature)
+        go = np.flatnonzero(key.min(axis=1).ravel() < -stay)
+        if len(go):
+            go = self.noise.rng.permutation(go)
+            target = choice + np.repeat(self.cluster_base, self.devices)
+            go = self._without_collisions(go, self.owner, target)
+            self._move(go, self.owner[go], target[go])
 
-    def refresh_own(self, rows: IntArray) -> None:
-        """Of all members: cheaper than to pick those in ``rows``."""
-        super().refresh_own(self.rows)
+    def _noise(self, shape: tuple[int, ...], temperature: float) -> Single:
+        drawn = self.noise.draw(int(np.prod(shape))).reshape(shape)
+        return np.asarray(drawn * np.float32(temperature), dtype=np.float32)
+
+    def _without_collisions(self, go: IntArray, source: IntArray, target: IntArray) -> IntArray:
+        """Those of the steps ``go`` that touch no cluster which an earlier one touches."""
+        rank = np.arange(len(go))
+        first = np.empty(len(self.counts), dtype=np.int64)
+        pairs = np.column_stack([source[go], target[go]])
+        first[pairs[::-1].ravel()] = np.repeat(rank[::-1], 2)  # the last written is the first
+        return go[(first[pairs] == rank[:, None]).all(axis=1)]
+
+    def _swap(self, first: IntArray, second: IntArray, source: IntArray, target: IntArray) -> None:
+        gram = self.gram.reshape(-1, self.devices)
+        shift = gram[first] - gram[second]
+        length = self.gap.reshape(-1, self.devices)[first, self.column[second]]
+        self._shift(shift, length, first, source, target, second)
+        self._own(second, target, source)
+        self._refresh_clusters(np.concatenate([source, target]))
+
+    def _move(self, devices: IntArray, source: IntArray, target: IntArray) -> None:
+        shift = self.gram.reshape(-1, self.devices)[devices]
+        self._shift(shift, self.norms.ravel()[devices], devices, source, target, None)
+        self.counts[source] -= 1
+        self.counts[target] += 1
+        changed = np.concatenate([source, target])
+        self.weight[changed] = self.table[self.counts[changed]]
+        self._refresh_clusters(changed)
+
+    def _shift(
+        self,
+        shift: Single,
+        length: Single,
+        devices: IntArray,
+        source: IntArray,
+        target: IntArray,
+        partners: IntArray | None,
+    ) -> None:
+        """Take ``shift`` = g_u - g_v (or g_u) with squared ``length`` from source to target."""
+        products = self.products
+        column = self.column[devices]
+        for cluster, sign in ((source, -2), (target, 2)):
+            along = products[cluster, column]
+            if partners is not None:
+                along = along - products[cluster, self.column[partners]]
+            self.squares[cluster] += length + sign * along
+        products[source] -= shift
+        products[target] += shift
+        self._own(devices, source, target)
+
+    def _own(self, devices: IntArray, source: IntArray, target: IntArray) -> None:
+        block, column = np.divmod(devices, self.devices)
+        self.member[block, source % self.width, column] = 0
+        self.member[block, target % self.width, column] = 1
+        self.owner[devices] = target
+
+    def _refresh_clusters(self, changed: IntArray) -> None:
+        twice = 2 * self.weight[changed]
+        self.cost[changed] = self.products[changed] * twice[:, None] + self.near[changed]
+        self._refresh_own()
 
     def sweep(self, temperature: float) -> None:
-        """One step for every device of every member, in an order drawn for each member."""
+        """A swap and a move are drawn for every device, swaps in an order of each block's own."""
         order = self.noise.rng.random((self.size, self.devices)).argsort(axis=1)
         for first in range(0, self.devices, BATCH):
-            self.batch_step(order[:, first : first + BATCH], temperature)
+            self.swap_step(order[:, first : first + BATCH], temperature)
+        self.move_step(temperature)
+
+    def draw_heads(self, temperature: float) -> None:
+        """Draw every head anew among the candidates of its cluster."""
+        key = np.matmul(self.member, self.distance)
+        key += self.data.to_server.astype(np.float32)[:, None, :]
+        key -= self._noise(self.padding.shape, temperature)[:, None, :]
+        capacity = self.data.capacity[:, None, :]
+        counts = self.counts.reshape(self.size, self.width, 1)
+        able = (self.member > 0) & (capacity >= counts) & (capacity > 0)
+        chosen = np.where(able, key, np.inf).argmin(axis=2)
+        self.heads = np.where(self.heads >= 0, chosen, -1)
+        self.refresh_heads()
+
+    def typical_change(self) -> float:
+        """Mean size of the changes by allowed swaps: the unit in which temperatures are given."""
+        sizes = []
+        for _ in range(4):
+            devices = np.asarray(self.noise.rng.integers(self.devices, size=(self.size, 1)))
+            changes = np.abs(self.swap_changes(devices))
+            sizes.append(changes[changes < FORBIDDEN / 2])
+        found = np.concatenate(sizes)
+        return float(found.mean(dtype=float)) if found.size else 0.0

@@ -39,7 +39,7 @@ def anneal_blocks(
     hot: float = HOT,
 ) -> Clustering:
     """The best clustering found from ``start`` (feasible), with the same number of heads."""
-    noise = NoisePool(rng, problem.devices)
+    noise = NoisePool(rng, problem.devices, np.float32)
     factor = principal_factor(problem.unit_gradients, rng)
     labels, heads = start.labels.copy(), start.heads.copy()
     table = weight_table(problem, len(heads), problem.devices + 2)
@@ -47,9 +47,8 @@ def anneal_blocks(
     while (progress := budget.progress()) < 1:
         groups = _groups(problem, heads, rng)
         devices = _members(labels, groups)
-        tables = np.tile(table[: devices.shape[1] + 2], (len(devices), 1))
         data = _block_data(problem, factor, devices)
-        bath = BlockBath(data, *_local(labels, heads, groups, devices), tables, noise)
+        bath = BlockBath(data, *_local(labels, heads, groups, devices), table, noise)
         unit = unit or bath.typical_change()
         temperature = unit * hot * (COLD / hot) ** progress
         for _ in range(SWEEPS_A_ROUND):
@@ -60,7 +59,7 @@ def anneal_blocks(
             if budget.progress() >= 1:
                 break
         _write_back(bath, groups, devices, labels, heads)
-        value = float(bath.value.sum())
+        value = bath.value()
         del bath, data  # before the next round builds its own
         if value < best_value:
             best, best_value = Clustering(labels.copy(), heads.copy()), value
@@ -118,16 +117,20 @@ def _block_data(
     problem: ClusteringProblem, factor: tuple[RealArray, FloatArray], devices: IntArray
 ) -> Data:
     real = devices >= 0
-    rows = factor[0][devices].astype(float) * real[:, :, None]
-    gram = rows @ rows.transpose(0, 2, 1)
+    rows = factor[0][devices].astype(np.float32, copy=False) * real[:, :, None]
+    gram = np.matmul(rows, rows.transpose(0, 2, 1))
     everyone = np.arange(devices.shape[1])
     gram[:, everyone, everyone] = factor[1][devices] * real
-    place = problem.positions_m[devices]
+    place = (problem.positions_m - problem.server_m).astype(np.float32)[devices]
     weight = max(problem.distance_weight, DISTANCE_FLOOR / problem.distance_reference_m)
-    x, y = place[..., 0], place[..., 1]
-    distance = np.hypot(x[:, :, None] - x[:, None, :], y[:, :, None] - y[:, None, :])
-    distance *= weight * (real[:, :, None] & real[:, None, :])
-    to_server = weight * np.linalg.norm(place - problem.server_m, axis=2)
+    distance = np.zeros(gram.shape, dtype=np.float32)
+    for axis in range(2):  # np.hypot would take eight times as long
+        offset = place[:, :, None, axis] - place[:, None, :, axis]
+        offset *= offset
+        distance += offset
+    np.sqrt(distance, out=distance)
+    distance *= np.float32(weight) * (real[:, :, None] & real[:, None, :])
+    to_server = weight * np.linalg.norm(place, axis=2)
     return Data(gram, distance, to_server, problem.capacity_of_device()[devices] * real)
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.wireless.problem import FloatArray, IntArray
+from strategies.wireless.problem import FloatArray, IntArray, RealArray
 
 FORBIDDEN = 1e9
 POOL_DRAWS, POOL_SMALLEST, POOL_LARGEST = 256, 1 << 14, 1 << 18
@@ -32,15 +32,20 @@ BoolArray = NDArray[np.bool_]
 class NoisePool:
     """Gumbel noise, drawn once, read from random offsets; it turns an argmin into a draw."""
 
-    def __init__(self, rng: np.random.Generator, largest_draw: int) -> None:
-        self.rng = rng
+    def __init__(
+        self, rng: np.random.Generator, largest_draw: int, kind: type[np.floating] = np.float64
+    ) -> None:
+        self.rng, self.kind = rng, kind
         self.size = min(max(POOL_DRAWS * largest_draw, POOL_SMALLEST), POOL_LARGEST)
-        self.values = -np.log(rng.standard_exponential(self.size))
+        self.values = self._fresh(self.size)
 
-    def draw(self, count: int) -> FloatArray:
+    def _fresh(self, count: int) -> RealArray:
+        return np.asarray(-np.log(self.rng.standard_exponential(count)), dtype=self.kind)
+
+    def draw(self, count: int) -> RealArray:
         """(count,) values."""
         if count >= self.size:
-            return np.asarray(-np.log(self.rng.standard_exponential(count)))
+            return self._fresh(count)
         start = int(self.rng.integers(self.size - count))
         return self.values[start : start + count]
 
@@ -215,7 +220,7 @@ class HeatBath:
             linear = 2 * weight[:, None] * products[rows, cluster]
             self.cost[rows, cluster] = linear + self.head_distance[rows, cluster]
         self.refresh_own(rows)
-        np.add.at(self.value, rows, change)
+        self.value[rows] += change
 
     def sweep(self, temperature: float) -> None:
         """One step for every device of every member, in an order drawn for each member."""
