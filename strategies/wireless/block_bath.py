@@ -65,7 +65,7 @@ class BlockBath:
     @property
     def labels(self) -> IntArray:
         """(B, n) cluster of each device within its block."""
-        return self.owner.reshape(self.size, -1) - self.cluster_base
+        return np.asarray(self.owner.reshape(self.size, -1) - self.cluster_base)
 
     def _count(self) -> None:
         self.member[:] = self.labels[:, None, :] == np.arange(self.width)[None, :, None]
@@ -120,7 +120,7 @@ class BlockBath:
         own_rows = self.eye.take(own - self.cluster_base, axis=0)
         left = np.concatenate([own_rows, self.relative_rows.take(flat, axis=0)], axis=2)
         change += np.matmul(left, self.factor, out=terms)
-        return change
+        return np.asarray(change)
 
     def swap_step(self, devices: IntArray, temperature: float) -> None:
         """Swaps of ``devices`` (B, T), drawn in the same state; those that collide are dropped."""
@@ -179,9 +179,11 @@ class BlockBath:
         """Those of the steps ``go`` that touch no cluster which an earlier one touches."""
         rank = np.arange(len(go))
         first = np.empty(len(self.counts), dtype=np.int64)
-        pairs = np.column_stack([source[go], target[go]])
-        first[pairs[::-1].ravel()] = np.repeat(rank[::-1], 2)  # the last written is the first
-        return go[(first[pairs] == rank[:, None]).all(axis=1)]
+        pairs = np.empty((len(go), 2), dtype=np.int64)
+        pairs[:, 0], pairs[:, 1] = source[go], target[go]
+        first[pairs[::-1].ravel()] = rank[::-1].repeat(2)  # the last written is the first
+        alone = (first[pairs[:, 0]] == rank) & (first[pairs[:, 1]] == rank)
+        return np.asarray(go[alone])
 
     def _swap(self, first: IntArray, second: IntArray, source: IntArray, target: IntArray) -> None:
         gram = self.gram.reshape(-1, self.devices)
