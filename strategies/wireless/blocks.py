@@ -54,11 +54,12 @@ def anneal_blocks(
         data = _block_data(problem, factor, devices)
         bath = BlockBath(data, *_local(labels, heads, groups, devices), table, noise)
         unit = unit or bath.typical_change()
-        temperature = unit * _cooling(progress, hot)
+        cooling = _cooling(progress, hot)
+        temperature = unit * cooling
         for _ in range(SWEEPS_A_ROUND):
             bath.sweep(temperature)
             if free_heads:
-                bath.draw_heads(temperature)
+                bath.draw_heads(temperature if cooling > QUENCH else 0.0)
             budget.done += 1
             if budget.progress() >= 1:
                 break
