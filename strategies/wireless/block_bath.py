@@ -41,53 +41,62 @@ class BlockBath:
         heads: IntArray,
         weight_table: FloatArray,
         noise: NoisePool,
+        batch: int = BATCH,
     ) -> None:
         self.size, self.devices = labels.shape
-        self.width, self.noise = heads.shape[1], noise
+        self.width, self.noise, self.batch = heads.shape[1], noise, batch
         rows = np.arange(self.size)[:, None]
         self.cluster_base, self.device_base = rows * self.width, rows * self.devices
+        self.source = rows if len(data.gram) > 1 else np.zeros_like(rows)
+        self.data_row = (self.source * self.devices + np.arange(self.devices)).ravel()
+        self.column = np.tile(np.arange(self.devices), self.size)
         self.table = weight_table.astype(np.float32)
+        self.table_base = np.repeat(np.arange(self.size) * self.table.shape[1], self.width)
         self.data, self.padding, self.heads = data, labels < 0, heads.copy()
         self.gram = data.gram.astype(np.float32, copy=False)
         self.distance = data.distance.astype(np.float32, copy=False)
-        self.norms = np.einsum("gnn->gn", self.gram).copy()
+        norms = np.einsum("gnn->gn", self.gram).copy()
         self.gap = self.gram * np.float32(-2.0)
-        self.gap += self.norms[:, :, None]
-        self.gap += self.norms[:, None, :]
+        self.gap += norms[:, :, None]
+        self.gap += norms[:, None, :]
+        self.norms = norms.ravel().take(self.data_row).reshape(self.size, -1)
         self.eye = np.eye(self.width, dtype=np.float32)
         self.owner = (np.maximum(labels, 0) + self.cluster_base).ravel()
         # R above, membership below: the right factor of the product of matrices.
         self.factor = np.zeros((self.size, 2 * self.width, self.devices), dtype=np.float32)
         self.relative, self.member = self.factor[:, : self.width], self.factor[:, self.width :]
-        self._count()
-        self.refresh_heads()
+        self.rebuild()
 
     @property
     def labels(self) -> IntArray:
         """(B, n) cluster of each device within its block."""
         return np.asarray(self.owner.reshape(self.size, -1) - self.cluster_base)
 
-    def _count(self) -> None:
+    def rebuild(self) -> None:
+        """Recompute all sums from the labels, which also removes rounding drift."""
         self.member[:] = self.labels[:, None, :] == np.arange(self.width)[None, :, None]
         self.member *= ~self.padding[:, None, :]
         self.counts = self.member.sum(axis=2).astype(np.int64).ravel()
         products = np.matmul(self.member, self.gram)
         self.squares = np.einsum("bkn,bkn->bk", products, self.member).ravel()
         self.products = products.reshape(-1, self.devices)
+        self.refresh_heads()
+
+    def _weights(self, counts: IntArray) -> Single:
+        """(B K,) weight of |s|^2 for clusters of these sizes."""
+        return self.table.ravel().take(self.table_base + counts)
 
     def refresh_heads(self) -> None:
         """Recompute everything that depends on the heads."""
         live = self.heads >= 0
-        rows = np.arange(self.size)[:, None]
-        capacity = np.where(live, self.data.capacity[rows, self.heads], 0)
+        capacity = np.where(live, self.data.capacity[self.source, self.heads], 0)
         self.capacity = capacity.ravel()
-        self.weight = self.table[self.counts]
-        self.near = self.distance[rows, self.heads].reshape(-1, self.devices)
+        self.weight = self._weights(self.counts)
+        self.near = self.distance[self.source, self.heads].reshape(-1, self.devices)
         self.cost = self.products * (2 * self.weight)[:, None] + self.near
         self.locked = self.padding.ravel().copy()
         self.locked[(self.heads + self.device_base)[live]] = True
         self.penalty = np.where(self.locked, np.float32(FORBIDDEN), np.float32(0))
-        self.column = np.arange(self.owner.size) % self.devices
         self._refresh_own()
 
     def _refresh_own(self) -> None:
@@ -100,13 +109,15 @@ class BlockBath:
         self.relative_rows = np.ascontiguousarray(turned)
         self.own_weight = self.weight.take(self.owner).reshape(shape)
 
-    def value(self) -> float:
-        """The blocks' part of the objective."""
-        live, rows = self.heads >= 0, np.arange(self.size)[:, None]
+    @property
+    def value(self) -> FloatArray:
+        """(B,) the blocks' parts of the objective."""
+        live = self.heads >= 0
         own = self.near.ravel().take(self.owner * self.devices + self.column)
-        total = own[~self.padding.ravel()].sum(dtype=float)
-        total += self.data.to_server[rows, self.heads][live].sum(dtype=float)
-        return float(total + (self.weight * self.squares)[live.ravel()].sum(dtype=float))
+        total = np.where(self.padding, 0.0, own.reshape(self.size, -1)).sum(axis=1)
+        total += np.where(live, self.data.to_server[self.source, self.heads], 0.0).sum(axis=1)
+        squared = (self.weight * self.squares).reshape(self.size, -1)
+        return np.asarray(total + np.where(live, squared, 0.0).sum(axis=1, dtype=float))
 
     def swap_changes(self, devices: IntArray) -> Single:
         """(B, T, n) change of the objective by swapping ``devices`` (B, T) with each device of
@@ -114,7 +125,8 @@ class BlockBath:
         within a cluster is said to cost has no meaning, but is never negative."""
         flat = devices + self.device_base
         own = self.owner.take(flat)
-        change = self.gap.reshape(-1, self.devices).take(flat, axis=0)
+        rows = self.data_row.take(flat)
+        change = self.gap.reshape(-1, self.devices).take(rows, axis=0)
         terms = self.own_weight[:, None, :] + self.weight.take(own)[:, :, None]
         change *= terms
         own_rows = self.eye.take(own - self.cluster_base, axis=0)
@@ -139,7 +151,7 @@ class BlockBath:
     def move_changes(self) -> Single:
         """(B, K, n) change of the objective by moving each device to each cluster; at least
         ``FORBIDDEN / 2`` where that is not allowed."""
-        grown = self.table[self.counts + 1]
+        grown = self._weights(self.counts + 1)
         fixed = (grown - self.weight) * self.squares
         fixed[self.counts >= self.capacity] = FORBIDDEN
         join = self.products * (2 * grown)[:, None]
@@ -149,7 +161,7 @@ class BlockBath:
         change = np.asarray(join.reshape(shape))
         change += grown.reshape(self.size, -1)[:, :, None] * self.norms[:, None, :]
         place = self.owner * self.devices + self.column
-        shrunk = self.table[np.maximum(self.counts - 1, 0)].take(self.owner)
+        shrunk = self._weights(np.maximum(self.counts - 1, 0)).take(self.owner)
         square = self.squares.take(self.owner)
         left = square - 2 * self.products.ravel().take(place) + self.norms.ravel()
         leave = shrunk * left - self.own_weight.ravel() * square - self.near.ravel().take(place)
@@ -187,19 +199,20 @@ class BlockBath:
 
     def _swap(self, first: IntArray, second: IntArray, source: IntArray, target: IntArray) -> None:
         gram = self.gram.reshape(-1, self.devices)
-        shift = gram[first] - gram[second]
-        length = self.gap.reshape(-1, self.devices)[first, self.column[second]]
+        rows = self.data_row[first]
+        shift = gram[rows] - gram[self.data_row[second]]
+        length = self.gap.reshape(-1, self.devices)[rows, self.column[second]]
         self._shift(shift, length, first, source, target, second)
         self._own(second, target, source)
         self._refresh_clusters(np.concatenate([source, target]))
 
     def _move(self, devices: IntArray, source: IntArray, target: IntArray) -> None:
-        shift = self.gram.reshape(-1, self.devices)[devices]
+        shift = self.gram.reshape(-1, self.devices)[self.data_row[devices]]
         self._shift(shift, self.norms.ravel()[devices], devices, source, target, None)
         self.counts[source] -= 1
         self.counts[target] += 1
         changed = np.concatenate([source, target])
-        self.weight[changed] = self.table[self.counts[changed]]
+        self.weight = self._weights(self.counts)
         self._refresh_clusters(changed)
 
     def _shift(
@@ -237,8 +250,8 @@ class BlockBath:
     def sweep(self, temperature: float) -> None:
         """A swap and a move are drawn for every device, swaps in an order of each block's own."""
         order = self.noise.rng.random((self.size, self.devices)).argsort(axis=1)
-        for first in range(0, self.devices, BATCH):
-            self.swap_step(order[:, first : first + BATCH], temperature)
+        for first in range(0, self.devices, self.batch):
+            self.swap_step(order[:, first : first + self.batch], temperature)
         self.move_step(temperature)
 
     def draw_heads(self, temperature: float) -> None:
@@ -252,6 +265,40 @@ class BlockBath:
         chosen = np.where(able, key, np.inf).argmin(axis=2)
         self.heads = np.where(self.heads >= 0, chosen, -1)
         self.refresh_heads()
+
+    def exchange_heads(self, temperature: float) -> None:
+        """Propose, for every member, that a random head and a random candidate of another cluster
+        change places (Metropolis): the move that swaps and ``draw_heads`` cannot make.
+        """
+        rng, rows, labels = self.noise.rng, np.arange(self.size), self.labels
+        clusters = (rng.random(self.size) * (self.heads >= 0).sum(axis=1)).astype(np.int64)
+        devices = rng.integers(self.devices, size=(self.size,))
+        counts = self.counts.reshape(self.size, -1)[rows, clusters]
+        allowed = self.data.capacity[self.source[:, 0], devices] >= counts
+        allowed &= ~self.locked[rows * self.devices + devices] & (labels[rows, devices] != clusters)
+        go = np.flatnonzero(allowed)
+        if len(go) == 0:
+            return
+        before = self.owner.copy(), self.heads.copy(), self.value
+        old = self.heads[go, clusters[go]]
+        owner = self.owner.reshape(self.size, -1)
+        owner[go, old] = owner[go, devices[go]]
+        owner[go, devices[go]] = clusters[go] + self.cluster_base[go, 0]
+        self.heads[go, clusters[go]] = devices[go]
+        self.rebuild()
+        worse = self.value - before[2] > temperature * rng.standard_exponential(self.size)
+        if worse.any():
+            owner[worse] = before[0].reshape(self.size, -1)[worse]
+            self.heads[worse] = before[1][worse]
+            self.rebuild()
+
+    def copy_members(self, target: IntArray, origin: IntArray) -> None:
+        """Overwrite members by copies of others (shared data only)."""
+        labels = self.labels
+        for array in (labels, self.heads, self.table):
+            array[target] = array[origin]
+        self.owner = (labels + self.cluster_base).ravel()
+        self.rebuild()
 
     def typical_change(self) -> float:
         """Mean size of the changes by allowed swaps: the unit in which temperatures are given."""

@@ -52,7 +52,8 @@ def anneal_blocks(
         groups = _groups(problem, heads, rng)
         devices = _members(labels, groups)
         data = _block_data(problem, factor, devices)
-        bath = BlockBath(data, *_local(labels, heads, groups, devices), table, noise)
+        tables = np.tile(table[: devices.shape[1] + 2], (len(devices), 1))
+        bath = BlockBath(data, *_local(labels, heads, groups, devices), tables, noise)
         unit = unit or bath.typical_change()
         cooling = _cooling(progress, hot)
         temperature = unit * cooling
@@ -64,7 +65,7 @@ def anneal_blocks(
             if budget.progress() >= 1:
                 break
         _write_back(bath, groups, devices, labels, heads)
-        value = bath.value()
+        value = float(bath.value.sum())
         del bath, data  # before the next round builds its own
         if value < best_value:
             best, best_value = Clustering(labels.copy(), heads.copy()), value

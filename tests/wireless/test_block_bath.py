@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.wireless import block_bath
 from strategies.wireless.annealing import Budget, full_data, weight_table
 from strategies.wireless.block_bath import BlockBath
 from strategies.wireless.blocks import anneal_blocks
@@ -15,8 +14,8 @@ from strategies.wireless.starts import greedy_association, spread_heads
 from tests.wireless.oracles import feasible_start
 
 
-def baths(problem, seed: int) -> tuple[BlockBath, HeatBath]:
-    """Both engines with two copies of an instance; the second has a cluster and a device less."""
+def baths(problem, seed: int, shared: bool = False, batch: int = 4) -> tuple[BlockBath, HeatBath]:
+    """Both engines with two copies of an instance, a cluster and a device of padding each."""
     start, data = feasible_start(problem, seed), full_data(problem)
     count = len(start.heads)
     table = weight_table(problem, count, problem.devices + 3)
@@ -27,21 +26,24 @@ def baths(problem, seed: int) -> tuple[BlockBath, HeatBath]:
 
     def padded(array: np.ndarray) -> np.ndarray:
         grown = np.pad(array[0], [(0, 1)] * (array.ndim - 1))
-        return np.stack([grown, grown])
+        return grown[None] if shared else np.stack([grown, grown])
 
     data = Data(*(padded(getattr(data, k)) for k in ("gram", "distance", "to_server", "capacity")))
     rng = np.random.default_rng(seed)
-    block = BlockBath(data, labels, heads, table, NoisePool(rng, labels.size, np.float32))
-    plain = HeatBath(data, labels, heads, np.tile(table, (2, 1)), NoisePool(rng, labels.size))
+    tables = np.tile(table, (2, 1))
+    noise = NoisePool(rng, labels.size, np.float32)
+    block = BlockBath(data, labels, heads, tables, noise, batch)
+    plain = HeatBath(data, labels, heads, tables, NoisePool(rng, labels.size))
     return block, plain
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_changes_are_those_of_the_plain_engine(draw, seed: int) -> None:
-    block, plain = baths(draw(seed, devices=9), seed)
+@pytest.mark.parametrize("shared", [True, False])
+def test_changes_are_those_of_the_plain_engine(draw, seed: int, shared: bool) -> None:
+    block, plain = baths(draw(seed, devices=9), seed, shared)
     everyone = np.tile(np.arange(10), (2, 1))
     swaps, moves = block.swap_changes(everyone), block.move_changes()
-    assert block.value() == pytest.approx(plain.value.sum(), abs=1e-6)
+    np.testing.assert_allclose(block.value, plain.value, atol=1e-6)
     for device in range(10):
         expected = plain.changes(everyone[:, device])
         able = expected < FORBIDDEN / 2
@@ -56,10 +58,10 @@ def test_changes_are_those_of_the_plain_engine(draw, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("batch", [1, 4, 50])
-def test_look_ups_stay_exact_over_many_steps(draw, seed: int, batch: int, monkeypatch) -> None:
-    monkeypatch.setattr(block_bath, "BATCH", batch)
+@pytest.mark.parametrize("shared", [True, False])
+def test_look_ups_stay_exact_over_many_steps(draw, seed: int, batch: int, shared: bool) -> None:
     problem = draw(seed, devices=14)
-    block, _ = baths(problem, seed)
+    block, _ = baths(problem, seed, shared, batch)
     for temperature in (0.1, 0.01, 1e-5):
         for _ in range(5):
             block.sweep(temperature)
@@ -73,8 +75,9 @@ def test_look_ups_stay_exact_over_many_steps(draw, seed: int, batch: int, monkey
         for name in ("products", "squares", "counts", "weight", "cost", "member"):
             found, expected = getattr(block, name), getattr(fresh, name)
             np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=name)
-        assert block.value() == pytest.approx(fresh.value(), abs=1e-6)
+        np.testing.assert_allclose(block.value, fresh.value, atol=1e-6)
         block.draw_heads(temperature)
+        block.exchange_heads(temperature)
         for row in range(2):
             plan = Clustering(block.labels[row, :-1], block.heads[row, :-1])
             check_clustering(problem, plan)
