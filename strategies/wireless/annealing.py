@@ -27,7 +27,8 @@ from strategies.wireless.problem import (
 HOT, COLD = 0.1, 0.012
 EXCHANGES, SHARE = 8, 0.25
 FINAL_SWEEPS = 20
-BATCH, SINGLE_ERROR = 4, 1e-7
+BATCH = 4
+SINGLE_ERROR = 1e-7
 ANNEAL_SHARE = 0.97
 # At alpha = 1 heads are free: this weight of the normalised distance breaks the tie.
 DISTANCE_FLOOR = 1e-7
@@ -165,7 +166,7 @@ class _Best:
         self.clustering: Clustering
 
     def offer(self, bath: HeatBath | BlockBath) -> None:
-        values = bath.value
+        values = bath.value  # in single precision while annealing
         row = int(values.argmin())
         if values[row] < self.value + SINGLE_ERROR:
             clustering = Clustering(bath.labels[row].copy(), bath.heads[row][bath.heads[row] >= 0])

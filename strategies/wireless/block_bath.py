@@ -1,10 +1,11 @@
-"""Heat-bath steps of many devices at once: the engine of ``blocks``.
+"""Heat-bath steps of many devices at once: the engine of ``annealing`` and ``blocks``.
 
 A step of ``HeatBath`` takes one device a member; when the members are small, most of it is call
-overhead. Here ``BATCH`` devices of every block draw their swaps in the same state. The change by a
-swap depends only on the two clusters that it touches, so that those steps are made that share no
-cluster with an earlier one, and each still changes the objective by what it was drawn with. Moves
-to another cluster, which need room there, are drawn once a sweep for all devices.
+overhead. Here a batch of devices of every member draws its swaps in the same state. A member is a
+block of a few clusters of a large clustering or, with shared data, a whole small one. The change
+by a swap depends only on the two clusters that it touches, so that those steps are made that share
+no cluster with an earlier one, and each still changes the objective by what it was drawn with.
+Moves to another cluster, which need room there, are drawn once a sweep for all devices.
 
 Look-ups are held in single precision: they only choose steps. With R[k, v] = cost[k, v] minus the
 cost of v in its own cluster (``HeatBath`` has the formulas), a swap of u in a with v in c costs
@@ -28,10 +29,10 @@ Single = NDArray[np.float32]
 
 
 class BlockBath:
-    """Mutable state of B blocks with at most K clusters and n devices each.
+    """Mutable state of B members with at most K clusters and n devices each.
 
-    Parameters are those of ``HeatBath``, with one entry of ``data`` a block; ``weight_table``
-    (n + 2,) is shared. Clusters are numbered b K + k and devices b n + i (``flat``) throughout.
+    Parameters are those of ``HeatBath``, and the number of devices of each member whose swaps are
+    drawn in the same state. Clusters are numbered b K + k and devices b n + i (``flat``).
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class BlockBath:
 
     @property
     def labels(self) -> IntArray:
-        """(B, n) cluster of each device within its block."""
+        """(B, n) cluster of each device within its member."""
         return np.asarray(self.owner.reshape(self.size, -1) - self.cluster_base)
 
     def rebuild(self) -> None:
@@ -111,7 +112,7 @@ class BlockBath:
 
     @property
     def value(self) -> FloatArray:
-        """(B,) the blocks' parts of the objective."""
+        """(B,) the members' values: their parts of the objective."""
         live = self.heads >= 0
         own = self.near.ravel().take(self.owner * self.devices + self.column)
         total = np.where(self.padding, 0.0, own.reshape(self.size, -1)).sum(axis=1)
@@ -121,7 +122,7 @@ class BlockBath:
 
     def swap_changes(self, devices: IntArray) -> Single:
         """(B, T, n) change of the objective by swapping ``devices`` (B, T) with each device of
-        the block; at least ``FORBIDDEN / 2`` where a head or padding is involved. What a swap
+        the member; at least ``FORBIDDEN / 2`` where a head or padding is involved. What a swap
         within a cluster is said to cost has no meaning, but is never negative."""
         flat = devices + self.device_base
         own = self.owner.take(flat)
@@ -248,7 +249,7 @@ class BlockBath:
         self._refresh_own()
 
     def sweep(self, temperature: float) -> None:
-        """A swap and a move are drawn for every device, swaps in an order of each block's own."""
+        """A swap and a move are drawn for every device, swaps in an order drawn for each member."""
         order = self.noise.rng.random((self.size, self.devices)).argsort(axis=1)
         for first in range(0, self.devices, self.batch):
             self.swap_step(order[:, first : first + self.batch], temperature)

@@ -8,6 +8,7 @@ import pytest
 from strategies.wireless.annealing import Budget, full_data, weight_table
 from strategies.wireless.block_bath import BlockBath
 from strategies.wireless.blocks import anneal_blocks
+from strategies.wireless.head_selection import select_heads
 from strategies.wireless.heat_bath import FORBIDDEN, Data, HeatBath, NoisePool
 from strategies.wireless.problem import Clustering, check_clustering, objective
 from strategies.wireless.starts import greedy_association, spread_heads
@@ -89,6 +90,13 @@ def test_steps_that_share_a_cluster_are_dropped(draw) -> None:
     block.counts = np.zeros(6)
     assert block._without_collisions(np.arange(5), source, target).tolist() == [0, 1]
     assert block._without_collisions(np.array([2, 3, 4]), source, target).tolist() == [2, 3, 4]
+
+
+def test_the_population_is_deterministic_too(draw) -> None:
+    problem = draw(4, 60, alpha=0.5, candidates=np.arange(60), capacities=9)
+    found = [select_heads(problem, sweeps=8, rng=np.random.default_rng(2)) for _ in "ab"]
+    assert found[0].value == found[1].value
+    assert (found[0].clustering.labels == found[1].clustering.labels).all()
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
