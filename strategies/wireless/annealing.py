@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strategies.wireless.block_bath import BlockBath
 from strategies.wireless.heat_bath import Data, HeatBath, NoisePool
 from strategies.wireless.problem import (
     Clustering,
@@ -26,6 +27,8 @@ from strategies.wireless.problem import (
 HOT, COLD = 0.1, 0.012
 EXCHANGES, SHARE = 8, 0.25
 FINAL_SWEEPS = 20
+BATCH = 4
+SINGLE_ERROR = 1e-7
 ANNEAL_SHARE = 0.97
 # At alpha = 1 heads are free: this weight of the normalised distance breaks the tie.
 DISTANCE_FLOOR = 1e-7
@@ -114,7 +117,9 @@ def anneal_population(
     Memory: O(B K U + U^2). ``free_heads = False`` keeps the heads (Eq. 17).
     """
     labels, heads, tables = stack_starts(problem, starts)
-    bath = HeatBath(full_data(problem), labels, heads, tables, NoisePool(rng, labels.size))
+    data = full_data(problem)
+    noise = NoisePool(rng, BATCH * labels.size, np.float32)
+    bath = BlockBath(data, labels, heads, tables, noise, BATCH)
     best, unit = _Best(problem), bath.typical_change()
     best.offer(bath)
     exchanged = 0
@@ -123,7 +128,9 @@ def anneal_population(
         if progress * (EXCHANGES + 1) > exchanged + 1:
             order = np.argsort(bath.value, kind="stable")
             count = int(bath.size * SHARE)
-            bath.copy_members(order[bath.size - count :], order[:count])
+            worst, best_members = order[bath.size - count :], order[:count]
+            bath.copy_members(worst, best_members)
+            tables[worst] = tables[best_members]
             exchanged += 1
         bath.sweep(temperature)
         budget.done += 1
@@ -133,8 +140,9 @@ def anneal_population(
         elif budget.done % 16 == 0:
             bath.rebuild()
         best.offer(bath)
-    _descend(bath, budget, free_heads)
-    best.offer(bath)
+    last = HeatBath(data, bath.labels, bath.heads, tables, noise)
+    _descend(last, budget, free_heads)
+    best.offer(last)
     return best.clustering
 
 
@@ -157,9 +165,11 @@ class _Best:
         self.problem, self.value = problem, np.inf
         self.clustering: Clustering
 
-    def offer(self, bath: HeatBath) -> None:
-        row = int(bath.value.argmin())
-        if bath.value[row] < self.value - 1e-12:
+    def offer(self, bath: HeatBath | BlockBath) -> None:
+        values = bath.value  # in single precision while annealing
+        row = int(values.argmin())
+        if values[row] < self.value + SINGLE_ERROR:
             clustering = Clustering(bath.labels[row].copy(), bath.heads[row][bath.heads[row] >= 0])
-            self.value = objective(self.problem, clustering)
-            self.clustering = clustering
+            value = objective(self.problem, clustering)
+            if value < self.value - 1e-12:
+                self.value, self.clustering = value, clustering

@@ -12,6 +12,9 @@ any vector a, so that the cheapest cluster is found by sorting:
 Every pi and a give a valid bound; pi follows the supergradient (Polyak steps), a_nj moves to the
 mean gradient of the cluster just found, which makes phi the value of the convex relaxation.
 Eq. 16 is bounded by the smallest bound(K). The paper has no certificate.
+
+With clusters weighted by size and alpha near 1 a convex cluster is no better than the mean of all
+devices; there ``semidefinite`` adds to it.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from scipy.spatial import KDTree
 
 from strategies.wireless.annealing import Clock
 from strategies.wireless.problem import ClusteringProblem, FloatArray, IntArray, RealArray
+from strategies.wireless.semidefinite import ProjectionBound
 from strategies.wireless.subsets import bound_for_head_count
 
 Parts = Literal["joint", "distance", "gradients"]
@@ -35,6 +39,7 @@ DP_LIMIT = 10_000_000
 MORE_STEPS = 20
 JOINT_LIMIT = 3_000_000
 DISTANCE_LIMIT = 4_000_000
+SPECTRAL_FROM, SPECTRAL_LIMIT, SPECTRAL_SHARE = 0.9, 300, 0.5
 
 
 def lower_bound(
@@ -62,10 +67,14 @@ def lower_bound(
         counts = [len(fixed_heads)]
     rows = reduced(problem.unit_gradients)
     floors = quick_bounds(problem, rows, counts, upper)
+    apart = np.zeros(0, dtype=np.int64) if fixed_heads is None else fixed_heads
+    until = clock() + SPECTRAL_SHARE * (deadline - clock())
+    spectral = _spectral_bound(problem, rows, counts, apart, upper, clock, until)
     if fixed_heads is None and not depends_on_head_count(problem):
         counts, floors = counts[:1], [min(floors)]
     bounds: dict[int, _BoundForHeads] = {}
     values = dict(zip(counts, floors, strict=True))
+    values = {heads: max(value, spectral) for heads, value in values.items()}
     while clock() < deadline:
         weakest = min(values, key=lambda heads: values[heads])
         if values[weakest] >= upper:
@@ -81,18 +90,31 @@ def lower_bound(
     return float(max(0.0, min(upper, *values.values())))
 
 
-def quick_bounds(
-    problem: ClusteringProblem, rows: RealArray, counts: list[int], upper: float
-) -> list[float]:
-    """A cheap bound for each number of heads in ``counts``.
+def _spectral_bound(
+    problem: ClusteringProblem,
+    rows: RealArray,
+    counts: list[int],
+    apart: IntArray,
+    upper: float,
+    clock: Clock,
+    deadline: float,
+) -> float:
+    """The semidefinite bound on c(C) and a cheap one on d(C), for all ``counts``; 0 where the
+    distance decides too (``SPECTRAL_FROM``), for the other weighting and for many devices."""
+    if problem.weighting != "size" or problem.alpha < SPECTRAL_FROM:
+        return 0.0
+    if not 1 < problem.devices <= SPECTRAL_LIMIT or clock() >= deadline:
+        return 0.0
+    distance = float(distance_floors(problem, counts).min())
+    bound = ProjectionBound(rows @ rows.T, counts[0], int(problem.capacities.max()), apart)
+    target = (upper - distance) / problem.alpha
+    return distance + problem.alpha * bound.improve(target, clock, deadline)
 
-    Distances: the heads' smallest to the server, the other devices' to their nearest candidate.
-    Gradients: one tangent a = mean gradient for all clusters; |mean_k|^2 >= 2 a.mean_k - |a|^2 is
-    least when devices with larger a.g are in larger clusters, so that sizes follow from a dynamic
-    program over the devices in that order, for all K at once (skipped above ``DP_LIMIT`` steps).
-    """
-    devices, most = problem.devices, int(problem.capacities.max())
-    ks = np.array(counts)
+
+def distance_floors(problem: ClusteringProblem, counts: list[int]) -> FloatArray:
+    """The heads' smallest distances to the server and the other devices' to their nearest
+    candidate, weighted, for each number of heads in ``counts``."""
+    devices, ks = problem.devices, np.array(counts)
     to_server = np.cumsum(np.sort(problem.server_distances_m()[problem.candidates]))
     tree = KDTree(problem.positions_m[problem.candidates])
     nearest = np.reshape(tree.query(problem.positions_m, k=min(2, tree.n))[0], (devices, -1))
@@ -100,7 +122,22 @@ def quick_bounds(
     others = np.setdiff1d(np.arange(devices), problem.candidates)
     reach[others] = nearest[others, 0]
     reach = np.concatenate([[0.0], np.cumsum(np.sort(reach))])
-    values = problem.distance_weight * (to_server[ks - 1] + reach[devices - ks])
+    return np.asarray(problem.distance_weight * (to_server[ks - 1] + reach[devices - ks]))
+
+
+def quick_bounds(
+    problem: ClusteringProblem, rows: RealArray, counts: list[int], upper: float
+) -> list[float]:
+    """A cheap bound for each number of heads in ``counts``.
+
+    Distances: ``distance_floors``.
+    Gradients: one tangent a = mean gradient for all clusters; |mean_k|^2 >= 2 a.mean_k - |a|^2 is
+    least when devices with larger a.g are in larger clusters, so that sizes follow from a dynamic
+    program over the devices in that order, for all K at once (skipped above ``DP_LIMIT`` steps).
+    """
+    devices, most = problem.devices, int(problem.capacities.max())
+    ks = np.array(counts)
+    values = distance_floors(problem, counts)
     zeros = int((rows == 0).all(axis=1).sum())
     curve = np.zeros(max(counts) + 1)
     if problem.weighting == "paper":  # at least 2 K - U clusters are single devices

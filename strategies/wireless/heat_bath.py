@@ -1,4 +1,4 @@
-"""Heat-bath steps on many clusterings at once: the engine of the fast search (Eq. 16 and 17).
+"""Heat-bath steps on many clusterings at once (Eq. 16 and 17).
 
 A step takes one device of every member, computes the exact change of the objective for swapping
 it with every other device and for moving it to every other cluster of that member, and draws one
@@ -11,8 +11,8 @@ look-ups: with s_k the sum of the unit gradients of cluster k, n_k its size and 
                                  + (w(n_a) + w(n_c)) |g_u - g_v|^2
 
 so a neighbourhood is one array expression and an applied step changes two rows. Heads are drawn
-anew among the candidates of their own cluster by the same rule. A member is a whole clustering
-(``annealing`` runs a population of them) or a block of a few clusters of a large one.
+anew among the candidates of their own cluster by the same rule. This engine, in double precision,
+makes the descents; annealing is done by ``block_bath``, which takes many devices at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.wireless.problem import FloatArray, IntArray
+from strategies.wireless.problem import FloatArray, IntArray, RealArray
 
 FORBIDDEN = 1e9
 POOL_DRAWS, POOL_SMALLEST, POOL_LARGEST = 256, 1 << 14, 1 << 18
@@ -32,15 +32,20 @@ BoolArray = NDArray[np.bool_]
 class NoisePool:
     """Gumbel noise, drawn once, read from random offsets; it turns an argmin into a draw."""
 
-    def __init__(self, rng: np.random.Generator, largest_draw: int) -> None:
-        self.rng = rng
+    def __init__(
+        self, rng: np.random.Generator, largest_draw: int, kind: type[np.floating] = np.float64
+    ) -> None:
+        self.rng, self.kind = rng, kind
         self.size = min(max(POOL_DRAWS * largest_draw, POOL_SMALLEST), POOL_LARGEST)
-        self.values = -np.log(rng.standard_exponential(self.size))
+        self.values = self._fresh(self.size)
 
-    def draw(self, count: int) -> FloatArray:
+    def _fresh(self, count: int) -> RealArray:
+        return np.asarray(-np.log(self.rng.standard_exponential(count)), dtype=self.kind)
+
+    def draw(self, count: int) -> RealArray:
         """(count,) values."""
         if count >= self.size:
-            return np.asarray(-np.log(self.rng.standard_exponential(count)))
+            return self._fresh(count)
         start = int(self.rng.integers(self.size - count))
         return self.values[start : start + count]
 
@@ -234,42 +239,3 @@ class HeatBath:
         chosen = np.where(member, key, np.inf).argmin(axis=2)
         self.heads = np.where(self.heads >= 0, chosen, -1)
         self.refresh_heads()
-
-    def exchange_heads(self, temperature: float) -> None:
-        """Propose, for every member, that a random head and a random candidate of another cluster
-        change places (Metropolis): the move that swaps and ``draw_heads`` cannot make.
-        """
-        rng, rows = self.noise.rng, self.rows
-        clusters = (rng.random(self.size) * (self.heads >= 0).sum(axis=1)).astype(np.int64)
-        devices = rng.integers(self.devices, size=(self.size,))
-        old = self.heads[rows, clusters]
-        allowed = self.data.capacity[self.source, devices] >= self.counts[rows, clusters]
-        allowed &= ~self.locked[rows, devices] & (self.labels[rows, devices] != clusters)
-        go = np.flatnonzero(allowed)
-        if len(go) == 0:
-            return
-        before = self.labels.copy(), self.heads.copy(), self.value.copy()
-        self.labels[go, old[go]] = self.labels[go, devices[go]]
-        self.labels[go, devices[go]] = clusters[go]
-        self.heads[go, clusters[go]] = devices[go]
-        self.rebuild()
-        worse = self.value - before[2] > temperature * rng.standard_exponential(self.size)
-        if worse.any():
-            self.labels[worse], self.heads[worse] = before[0][worse], before[1][worse]
-            self.rebuild()
-
-    def copy_members(self, target: IntArray, origin: IntArray) -> None:
-        """Overwrite members by copies of others (shared data only)."""
-        for array in (self.labels, self.heads, self.weight_table):
-            array[target] = array[origin]
-        self.rebuild()
-
-    def typical_change(self) -> float:
-        """Mean size of the changes by allowed swaps: the unit in which temperatures are given."""
-        sizes = []
-        for _ in range(4):
-            devices = np.asarray(self.noise.rng.integers(self.devices, size=(self.size,)))
-            swaps = self.changes(devices)[:, : self.devices]
-            sizes.append(np.abs(swaps[np.abs(swaps) < FORBIDDEN / 2]))
-        found = np.concatenate(sizes)
-        return float(found.mean()) if found.size else 0.0

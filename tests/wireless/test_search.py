@@ -100,7 +100,6 @@ def test_look_ups_stay_exact_over_many_applied_steps(draw, seed: int) -> None:
         for name, array in kept.items():
             np.testing.assert_allclose(array, getattr(bath, name), atol=1e-10)
         bath.draw_heads(temperature)
-        bath.exchange_heads(temperature)
 
 
 def test_two_hundred_drawn_instances_stay_feasible(draw) -> None:
