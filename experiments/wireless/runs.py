@@ -92,7 +92,8 @@ def clusters_of(path: Path, method: str) -> tuple[Topology, Clustering | None]:
 
 def spread(values: Sequence[float]) -> str:
     """Mean and standard deviation over seeds."""
-    return f"{np.mean(values):.4g} +- {np.std(values, ddof=1):.2g}"
+    deviation = f" +- {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4g}{deviation}"
 
 
 def lines_figure(
