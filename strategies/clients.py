@@ -84,6 +84,7 @@ class Roster:
         self._known: set[int] = set()
         self._simulated_nodes = 0
         self._started = False
+        self._failed: set[int] = set()
 
     def update(self, grid: Grid) -> None:
         """Query new nodes and forget those that are gone; at first wait until all clients have one.
@@ -93,7 +94,8 @@ class Roster:
         Raises
         ------
         RuntimeError
-            On first use, if simulated nodes cannot host all clients, or no node appeared at all.
+            On first use, if simulated nodes cannot host all clients, or no node appeared at all; or
+            if the code of a node cannot take part in this run.
         """
         if self._started:
             present = set(grid.get_node_ids())
@@ -107,6 +109,12 @@ class Roster:
         while not self._complete() and time.monotonic() < deadline:
             time.sleep(0.5)
             self._ask(grid, set(grid.get_node_ids()) - self._known, self.timeout_s)
+        if not self._node_of and self._failed:
+            raise RuntimeError(
+                f"no node hosts a client: {len(self._failed)} nodes could not say which clients "
+                "live there. Their app must be `from strategies.clientapp import ClientApp` "
+                "instead of Flower's (it takes the same arguments, also a client_fn)"
+            )
         if not self._node_of:
             raise RuntimeError("no node hosts a client: start SuperNodes with a client of this run")
         if self._simulated_nodes and len(self._node_of) < self.clients:
@@ -146,7 +154,10 @@ class Roster:
             node = reply.metadata.src_node_id
             if reply.has_error():
                 log(WARNING, "node %d could not say which clients it hosts; left out", node)
+                self._failed.add(node)
                 continue
+            if problem := wire.read_problem(reply):
+                raise RuntimeError(f"node {node} cannot take part: {problem}")
             hosted, simulated_nodes = wire.read_hosted(reply)
             self._known.add(node)
             self._simulated_nodes = max(self._simulated_nodes, simulated_nodes)

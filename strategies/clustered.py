@@ -10,7 +10,7 @@ realised cohort ``|K_t|``, which would itself leak; every client weighs the same
 
 from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -19,13 +19,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from strategies import wire
+from strategies import planned, wire
 from strategies.aggregation import Aggregation
 from strategies.clients import Roster, sample_clients
 from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.privacy.secure_sum import SecureSum, TrustedSum
 from strategies.randomness import noise_stream, stream
+from strategies.starts import EvaluateFn, cluster_arrays, evaluate_each, perturbed
 from strategies.streaming import StreamingGrid
 
 ASSIGNMENTS = ("single", "prototype", "loss", "oracle")
@@ -52,6 +53,9 @@ class ClusteredStrategy(Strategy):
         Seed of cohorts and noise for simulations; None takes both from the operating system.
     public : RecordDict, optional
         Public arrays that each node gets once (``wire.public_content``).
+    perturbation : float
+        How far the cluster models start from each other if ``start`` gets a single model and
+        clients choose by loss, see ``strategies.starts``.
     """
 
     def __init__(
@@ -66,7 +70,10 @@ class ClusteredStrategy(Strategy):
         assignment: str = "single",
         seed: int | None = None,
         public: RecordDict | None = None,
+        perturbation: float = 0.1,
     ) -> None:
+        if not perturbation >= 0:
+            raise ValueError(f"perturbation = {perturbation}: must be >= 0")
         if not 1 <= clusters <= clients:
             raise ValueError(f"clusters = {clusters}: must be in [1, clients = {clients}]")
         if assignment not in ASSIGNMENTS:
@@ -81,7 +88,10 @@ class ClusteredStrategy(Strategy):
         self.ledger = ledger
         self.assignment = assignment
         self.seed = seed
-        self.roster = Roster(clients, public if public is not None else RecordDict())
+        self.perturbation = perturbation if assignment == "loss" else 0.0
+        query = public if public is not None else RecordDict()
+        by_loss = assignment == "loss" and clusters > 1
+        self.roster = Roster(clients, wire.add_needs(query, wire.needs_content(loss=by_loss)))
         self.completed = 0
         self.round = 0
         self.skipped: list[int] = []
@@ -91,6 +101,34 @@ class ClusteredStrategy(Strategy):
         self.models: list[wire.Model] = []
         self._request: wire.RoundRequest | None = None
         self._asked: Mapping[int, list[int]] = {}
+
+    @classmethod
+    def planned(
+        cls,
+        *,
+        clients: int,
+        rounds: int,
+        epsilon: float | None,
+        seed: int | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Private FedAvg from few numbers; ``settings`` as for ``strategies.planned.parts``.
+
+        Parameters
+        ----------
+        clients : int
+            K, the public size of the population.
+        rounds : int
+            What ``start`` gets as ``num_rounds``.
+        epsilon : float or None
+            Budget over the whole run; None runs without privacy.
+        seed : int or None
+            For simulations; None takes cohorts and noise from the operating system.
+        """
+        common = planned.parts(
+            "fedavg", clients=clients, clusters=1, rounds=rounds, epsilon=epsilon, **settings
+        )
+        return cls(seed=seed, **common)
 
     # --- the rounds of this strategy; PINA puts its initialisation in front ----------------
 
@@ -118,7 +156,7 @@ class ClusteredStrategy(Strategy):
 
     def request(self, current_round: int) -> wire.RoundRequest:
         """What the clients are asked in a round (from 1)."""
-        width = sum(values.size for values in self.models[0].values())
+        width = wire.width(self.models[0])
         layout = self.aggregation.layout(self.clusters, width)
         return wire.RoundRequest(
             method=self.name,
@@ -137,9 +175,72 @@ class ClusteredStrategy(Strategy):
         """Prototypes that travel with a round, if any."""
         return None
 
-    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
-        """Flower's own loop over a grid whose replies stream into the secure sum."""
-        return super().start(StreamingGrid(grid), *args, **kwargs)
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Flower's own loop, called as for FedAvg; replies stream into the secure sum.
+
+        Parameters
+        ----------
+        initial_arrays : ArrayRecord
+            All cluster models (``wire.pack_models``); or one model with its own names, of which
+            every cluster gets a copy, perturbed if clients choose by loss from the start.
+        num_rounds, timeout, train_config
+            As for FedAvg; ``evaluate_config`` is not used: clients are never asked to evaluate.
+        evaluate_fn : callable, optional
+            Called with all cluster models after each round; if ``start`` got one model, with one
+            after another under that model's names, and metrics become ``cluster-0/NAME``.
+
+        Returns
+        -------
+        Result
+            ``arrays`` holds all cluster models (``strategies.cluster_arrays`` takes them apart);
+            with one cluster, if ``start`` got plain names, the model under these names.
+        """
+        plain = wire.is_plain(initial_arrays)
+        if plain:
+            initial_arrays = wire.pack_models(self._from_one(initial_arrays))
+            evaluate_fn = None if evaluate_fn is None else evaluate_each(evaluate_fn)
+        result = super().start(
+            StreamingGrid(grid),
+            initial_arrays,
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
+        if plain and self.clusters == 1 and len(result.arrays):
+            result.arrays = cluster_arrays(result.arrays)[0]
+        return result
+
+    def _from_one(self, arrays: ArrayRecord) -> list[wire.Model]:
+        """The cluster models that start from one."""
+        model = {name: array.numpy() for name, array in arrays.items()}
+        fixed = sorted(set(model) - set(wire.trainable(model)))
+        if fixed:
+            log(INFO, "%s: integer arrays are not trained and stay as they are: %s",
+                self.name, ", ".join(fixed))  # fmt: skip
+        if self.perturbation > 0 and self.clusters > 1:
+            log(INFO, "%s: the cluster models start from random perturbations (%g) of one model",
+                self.name, self.perturbation)  # fmt: skip
+        return perturbed(model, self.clusters, self.perturbation, stream(self.seed, "starts"))
+
+    def initialize_parameters(self, client_manager: object) -> NoReturn:
+        """What Flower's old server calls first: say what to change."""
+        raise TypeError(
+            f"{type(self).__name__} needs Flower's Message API: replace "
+            "ServerApp(server_fn=...) by `app = ServerApp()` and a function under `@app.main()` "
+            "that calls strategy.start(grid=grid, initial_arrays=ArrayRecord(ndarrays), "
+            "num_rounds=...); a NumPyClient may stay (strategies.clientapp)"
+        )
 
     # --- Flower's interface ---------------------------------------------------------------
 
@@ -169,11 +270,11 @@ class ClusteredStrategy(Strategy):
         self.roster.update(grid)
         self._asked = self.roster.locate(self._sample(request))
         models = arrays if request.phase in ("train", "sketch") else None
-        message_type = MessageType.TRAIN
+        own = ConfigRecord({**config, "server-round": self.round})
         return [
             Message(
-                content=wire.round_content(request, clients, models, self.prototypes()),
-                message_type=message_type,
+                content=wire.round_content(request, clients, models, self.prototypes(), own),
+                message_type=MessageType.TRAIN,
                 dst_node_id=node,
             )
             for node, clients in self._asked.items()
@@ -271,8 +372,9 @@ class ClusteredStrategy(Strategy):
         """Whether a reply is usable; a node that failed is a drop-out and does not stop a round."""
         node = reply.metadata.src_node_id
         if reply.has_error():
-            # The error's text may quote data, so it is not repeated.
-            log(WARNING, "round %d: node %d failed and is left out", self.round, node)
+            # The error's text may quote data, so it is not repeated in a private run.
+            text = "" if self.plan.private else f": {reply.error.reason}"
+            log(WARNING, "round %d: node %d failed and is left out%s", self.round, node, text)
             return False
         if not self.plan.private:
             named = wire.read_unusable(reply)

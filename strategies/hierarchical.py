@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import (
@@ -51,7 +51,8 @@ from strategies.wireless.links import (
 )
 from strategies.wireless.problem import Clustering
 from strategies.wireless.similarity import unit_gradients
-from strategies.wireless.topology import Topology
+from strategies.wireless.solve import solve
+from strategies.wireless.topology import Topology, devices_in_disc
 
 Planner = Callable[[NDArray[np.float32]], Clustering]
 """From (U, p) unit gradients to clusters and heads."""
@@ -123,6 +124,47 @@ class HierarchicalFedAvg(FedAvg):
         self.arrays: ArrayRecord | None = None
         self._models: dict[int, ArrayRecord] = {}
         self._asked: dict[int, list[list[int]]] = {}
+
+    @classmethod
+    def planned(
+        cls,
+        *,
+        clients: int,
+        topology: Topology | None = None,
+        capacity: int = 15,
+        alpha: float = 0.5,
+        seed: int = 0,
+        **options: Any,
+    ) -> Self:
+        """Clusters planned from gradients and distances, with few numbers to give.
+
+        Parameters
+        ----------
+        clients : int
+            U, the devices.
+        topology : Topology, optional
+            Where they are; by default they are drawn in the paper's disc (100 m, server at 1 km).
+        capacity : int
+            Devices that one head serves, itself included; for the drawn topology.
+        alpha : float
+            Weight of similarity against distance in Eq. 16.
+        seed : int
+            Of places, plan and fading.
+        options
+            As for the class. A client written for FedAvg counts as ``tau1`` local steps a round.
+        """
+        where = topology
+        if where is None:
+            rng = stream(seed, "positions")
+            where = devices_in_disc(rng, devices=clients, capacity=capacity)
+        if len(where.ids) != clients:
+            raise ValueError(f"clients = {clients}: the topology has {len(where.ids)} devices")
+
+        def plan(gradients: NDArray[np.float32]) -> Clustering:
+            problem = where.problem(gradients, alpha=alpha)
+            return solve(problem, seconds=None, sweeps=200, seed=seed).clustering
+
+        return cls(topology=where, clustering=plan, seed=seed, **options)
 
     @property
     def planning_rounds(self) -> int:

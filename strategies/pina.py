@@ -10,20 +10,21 @@ prototype, later the model of lowest loss, with hysteresis towards its prototype
 ``lora-sketch`` (the paper, Section 3.2; no finite epsilon): clients answer once with a sparse
 sketch of their update of the LoRA vector B; k-means centroids become the clusters' B.
 
-``random``: cluster models start from the arrays that are given, clients choose by loss.
+``random``: cluster models start from the arrays that are given (or from perturbations of one
+model), clients choose by loss.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common import log
 from numpy.typing import NDArray
 
-from strategies import wire
+from strategies import planned, wire
 from strategies.aggregation import SMALLEST_COUNT
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering import secure_kmeans
@@ -72,6 +73,10 @@ class PINA(ClusteredStrategy):
                 f"init_releases = {self.plan.init.releases}: secure-kmeans needs one for the mean "
                 "and at least one Lloyd step (>= 2)"
             )
+        if init != "random":
+            self.perturbation = 0.0  # prototypes (or sketches) tell the clusters apart
+        needs = wire.needs_content(loss=self.clusters > 1, embedding=init == "secure-kmeans")
+        self.roster.query = wire.add_needs(self.roster.query, needs)
         self.init = init
         self.embedding_size = embedding_size
         self.prototype_rounds = prototype_rounds
@@ -79,6 +84,55 @@ class PINA(ClusteredStrategy):
         self._prototypes: NDArray[np.float64] | None = None
         self._sketches: list[NDArray[np.float64]] = []
         self._sketched = np.zeros(self.clients, dtype=bool)
+
+    @classmethod
+    def planned(
+        cls,
+        *,
+        clients: int,
+        rounds: int,
+        epsilon: float | None,
+        seed: int | None = None,
+        clusters: int = 2,
+        embedding_size: int = 0,
+        init_rounds: int = 5,
+        prototype_rounds: int = 10,
+        **settings: Any,
+    ) -> Self:
+        """PINA from few numbers; ``settings`` as for ``strategies.planned.parts``.
+
+        Parameters
+        ----------
+        clients, rounds, epsilon, seed
+            As for ``ClusteredStrategy.planned``.
+        clusters : int
+            C.
+        embedding_size : int
+            m, if the clients' app has an ``embedding`` of so many numbers: the first
+            ``init_rounds`` of the rounds find the clusters. 0: they start at random.
+        """
+        if embedding_size < 0:
+            raise ValueError(f"embedding_size = {embedding_size}: must be >= 0")
+        if embedding_size == 0:
+            log(INFO, "pina: embedding_size = 0, so there is nothing to find clusters by before "
+                "training; they start at random and clients choose by loss")  # fmt: skip
+            init_rounds = 0
+        common = planned.parts(
+            "pina",
+            clients=clients,
+            clusters=clusters,
+            rounds=rounds,
+            epsilon=epsilon,
+            init_rounds=init_rounds,
+            **settings,
+        )
+        return cls(
+            init="secure-kmeans" if embedding_size else "random",
+            embedding_size=embedding_size,
+            prototype_rounds=prototype_rounds,
+            seed=seed,
+            **common,
+        )
 
     @property
     def init_rounds(self) -> int:

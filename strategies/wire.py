@@ -1,8 +1,12 @@
 """Names and shapes of everything that travels between server and clients.
 
-Server to node: ``models`` (all cluster models, keys ``cluster-0/NAME``) or ``prototypes``, and
-``round`` (what to do, and for which of the node's clients). Node to server: ``contribution`` with
-the protected vector, alone. Only in a run without privacy, ``unusable`` may name clients.
+Server to node: ``models`` (all cluster models, keys ``cluster-0/NAME``) or ``prototypes``,
+``round`` (what to do, and for which of the node's clients) and ``config`` (the user's own
+``train_config``). Node to server: ``contribution`` with the protected vector, alone. Only in a run
+without privacy, ``unusable`` may name clients.
+
+Arrays keep their dtype and order. Integer arrays (a BatchNorm's counter of batches) are no part of
+an update: they stay as they were.
 """
 
 import dataclasses
@@ -15,8 +19,8 @@ from numpy.typing import NDArray
 
 from strategies.release import Slots
 
-Model = dict[str, NDArray[np.float32]]
-"""Trainable arrays of one cluster model by name."""
+Model = dict[str, NDArray[Any]]
+"""Arrays of one cluster model by name."""
 
 QUERY_CLIENTS = "clients"
 """Query action: which clients does this node host?"""
@@ -29,6 +33,7 @@ _SUM, _SKETCHES, _PROTOTYPES, _UNUSABLE, _CLIENTS = (
     "unusable",
     "clients",
 )
+_CONFIG, _NEEDS = "config", "needs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +58,8 @@ class RoundRequest:
         Local noise; only "sketch" uses it.
     private : bool
         Whether the reply may carry anything but the protected vector.
+    normalise, local_momentum : bool, float
+        Whether a client divides its update by its local steps, see ``strategies.fednova``.
     """
 
     method: str
@@ -65,6 +72,8 @@ class RoundRequest:
     kappa: float
     noise_multiplier: float
     private: bool
+    normalise: bool = False
+    local_momentum: float = 0.0
 
     @property
     def layout(self) -> Slots:
@@ -73,11 +82,11 @@ class RoundRequest:
 
 
 def models_as_state(
-    models: Sequence[Mapping[str, NDArray[np.floating]]],
-) -> dict[str, NDArray[np.float32]]:
+    models: Sequence[Mapping[str, NDArray[Any]]],
+) -> dict[str, NDArray[Any]]:
     """All cluster models in one mapping with keys ``cluster-0/NAME``."""
     return {
-        f"cluster-{index}/{name}": np.asarray(values, dtype=np.float32)
+        f"cluster-{index}/{name}": np.asarray(values)
         for index, model in enumerate(models)
         for name, values in model.items()
     }
@@ -93,7 +102,7 @@ def models_in(state: Mapping[str, NDArray[Any]]) -> list[Model]:
     return [models[index] for index in sorted(models)]
 
 
-def pack_models(models: Sequence[Mapping[str, NDArray[np.floating]]]) -> ArrayRecord:
+def pack_models(models: Sequence[Mapping[str, NDArray[Any]]]) -> ArrayRecord:
     """All cluster models as one ArrayRecord."""
     return ArrayRecord({key: Array(values) for key, values in models_as_state(models).items()})
 
@@ -115,27 +124,45 @@ def unpack_models(record: ArrayRecord) -> list[Model]:
     return models
 
 
-def flatten(models: Sequence[Mapping[str, NDArray[np.floating]]]) -> NDArray[np.float64]:
-    """Models as rows (C, D), arrays in the order of their names."""
+def is_plain(record: ArrayRecord) -> bool:
+    """Whether arrays have names of their own, none of them ``cluster-N/NAME``."""
+    return not models_in({key: np.empty(0) for key in record})
+
+
+def trainable(model: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Sorted names of the arrays of real numbers; only they are trained and sent back."""
+    return sorted(name for name, a in model.items() if np.issubdtype(a.dtype, np.floating))
+
+
+def width(model: Mapping[str, NDArray[Any]]) -> int:
+    """D, how many trainable numbers a model has."""
+    return sum(model[name].size for name in trainable(model))
+
+
+def flatten(models: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[np.float64]:
+    """Models as rows (C, D), trainable arrays in the order of their names."""
     return np.stack(
         [
-            np.concatenate([np.asarray(m[name], np.float64).ravel() for name in sorted(m)])
+            np.concatenate([np.asarray(m[name], np.float64).ravel() for name in trainable(m)])
             for m in models
         ]
     )
 
 
-def unflatten(rows: NDArray[np.floating], like: Mapping[str, NDArray[np.floating]]) -> list[Model]:
-    """Inverse of ``flatten`` with the names and shapes of ``like``."""
-    names = sorted(like)
+def unflatten(rows: NDArray[np.floating], like: Mapping[str, NDArray[Any]]) -> list[Model]:
+    """Inverse of ``flatten`` with the names, shapes, dtypes and order of ``like``."""
+    names = trainable(like)
     cuts = np.cumsum([like[name].size for name in names])[:-1]
-    return [
-        {
-            name: part.reshape(like[name].shape).astype(np.float32)
-            for name, part in zip(names, np.split(row, cuts), strict=True)
-        }
-        for row in rows
-    ]
+    models = []
+    for row in rows:
+        parts = dict(zip(names, np.split(row, cuts), strict=True))
+        models.append(
+            {
+                name: parts[name].reshape(a.shape).astype(a.dtype) if name in parts else a.copy()
+                for name, a in like.items()
+            }
+        )
+    return models
 
 
 def round_content(
@@ -143,11 +170,14 @@ def round_content(
     clients: Sequence[int],
     models: ArrayRecord | None = None,
     prototypes: NDArray[np.float64] | None = None,
+    config: ConfigRecord | None = None,
 ) -> RecordDict:
-    """Content of the server's message to one node."""
+    """Content of the server's message to one node; ``config`` is the user's own."""
     content = RecordDict(
         {_ROUND: ConfigRecord({**dataclasses.asdict(request), _CLIENTS: list(clients)})}
     )
+    if config is not None:
+        content[_CONFIG] = config
     if models is not None:
         content[_MODELS] = models
     if prototypes is not None:
@@ -169,6 +199,16 @@ def read_round(
         [] if record is None else unpack_models(record),
         None if prototypes is None else prototypes[_PROTOTYPES].numpy(),
     )
+
+
+def is_round(content: RecordDict) -> bool:
+    """Whether a message is a round of these strategies, not one of Flower's own."""
+    return _ROUND in content.config_records
+
+
+def read_config(content: RecordDict) -> ConfigRecord:
+    """The user's own configuration in a message."""
+    return content.config_records.get(_CONFIG, ConfigRecord())
 
 
 def contribution(total: NDArray[np.int64]) -> RecordDict:
@@ -214,15 +254,48 @@ def read_unusable(message: Message) -> list[int]:
     return [] if record is None else list(record[_CLIENTS])  # type: ignore[arg-type]
 
 
-def hosted_content(clients: Sequence[int], nodes: int) -> RecordDict:
-    """A node's answer to QUERY_CLIENTS: its clients, and how many nodes a simulation has (or 0)."""
-    return RecordDict({_CLIENTS: ConfigRecord({_CLIENTS: list(clients), "nodes": nodes})})
+def needs_content(*, loss: bool = False, embedding: bool = False) -> ConfigRecord:
+    """What a client's code must be able to tell, for the query; see ``read_needs``."""
+    return ConfigRecord({"loss": loss, "embedding": embedding})
+
+
+def add_needs(query: RecordDict, needs: ConfigRecord) -> RecordDict:
+    """A query for clients that also says what their code must be able to tell."""
+    return RecordDict({**query, _NEEDS: needs})
+
+
+def read_needs(content: RecordDict) -> dict[str, bool]:
+    """What a query asks of the client's code: "loss", "embedding"."""
+    return {key: bool(v) for key, v in content.config_records.get(_NEEDS, ConfigRecord()).items()}
+
+
+def hosted_content(clients: Sequence[int], nodes: int, problem: str = "") -> RecordDict:
+    """A node's answer to QUERY_CLIENTS.
+
+    Parameters
+    ----------
+    clients : sequence of int
+        The clients that live here.
+    nodes : int
+        How many nodes a simulation has; 0 on a device.
+    problem : str
+        Why this node's code (never its data) cannot take part in the run.
+    """
+    record = ConfigRecord({_CLIENTS: list(clients), "nodes": nodes})
+    if problem:
+        record["problem"] = problem
+    return RecordDict({_CLIENTS: record})
 
 
 def read_hosted(message: Message) -> tuple[list[int], int]:
-    """Inverse of ``hosted_content``."""
+    """Clients and number of nodes of ``hosted_content``."""
     record = message.content.config_records[_CLIENTS]
     return list(record[_CLIENTS]), int(record["nodes"])  # type: ignore[arg-type]
+
+
+def read_problem(message: Message) -> str:
+    """Why a node cannot take part; empty if it can."""
+    return str(message.content.config_records[_CLIENTS].get("problem", ""))
 
 
 def public_content(arrays: Mapping[str, NDArray[np.floating]]) -> RecordDict:

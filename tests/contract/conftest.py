@@ -13,13 +13,17 @@ from strategies.assignment import nearest_prototype
 from strategies.clients import clients_of_partition
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering.sketch import sketch
+from strategies.fednova import FedNova, accumulated_steps
+from strategies.ifca import IFCA
 from strategies.pina import PINA
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, plan_privacy
 from strategies.randomness import stream
 
 CLIENTS, WIDTH, NODES = 24, 12, 4
-KINDS = ("fedavg", "oracle", "pina", "pina-sketch", "pina-random")
+KINDS = ("fedavg", "oracle", "pina", "pina-sketch", "pina-random", "ifca", "fednova")
+SINGLE = ("fedavg", "fednova")
+STEPS = 2
 
 
 @dataclasses.dataclass
@@ -90,6 +94,8 @@ class Problem:
             updates = np.array(
                 [self.update(k, models[c]) for k, c in zip(ids, chosen, strict=True)]
             )
+        if request.normalise:
+            updates = updates / accumulated_steps(STEPS, request.local_momentum)
         total, finite = request.layout.encode(updates, chosen)
         unusable = (
             [] if request.private else [k for k, good in zip(ids, finite, strict=True) if not good]
@@ -135,16 +141,20 @@ def make_strategy(
     common: dict[str, object] = {
         "name": kind,
         "clients": CLIENTS,
-        "clusters": 1 if kind == "fedavg" else 2,
+        "clusters": 1 if kind in SINGLE else 2,
         "plan": plan,
         "aggregation": aggregation
-        or Aggregation(threshold=2.0, rescale="none" if kind == "fedavg" else "count"),
+        or Aggregation(threshold=2.0, rescale="none" if kind in SINGLE else "count"),
         "ledger": ledger,
         "seed": 0,
         **options,
     }
     if kind == "fedavg":
         return ClusteredStrategy(assignment="single", **common)  # type: ignore[arg-type]
+    if kind == "ifca":
+        return IFCA(**common)
+    if kind == "fednova":
+        return FedNova(effective_steps=STEPS, **common)
     if kind == "oracle":
         return ClusteredStrategy(assignment="oracle", **common)  # type: ignore[arg-type]
     init = {"pina": "secure-kmeans", "pina-sketch": "lora-sketch", "pina-random": "random"}[kind]

@@ -14,6 +14,7 @@ from strategies.privacy.ledger import BudgetExhaustedError, Ledger
 from tests.contract.conftest import (
     CLIENTS,
     NODES,
+    SINGLE,
     WIDTH,
     Problem,
     make_plan,
@@ -31,13 +32,13 @@ def test_learns_without_noise(kind: str) -> None:
         make_strategy(
             kind,
             plan,
-            Aggregation(100.0, skip="none", rescale="none" if kind == "fedavg" else "count"),
+            Aggregation(100.0, skip="none", rescale="none" if kind in SINGLE else "count"),
         ),
         problem,
     )
     centres = (
         [problem.targets.mean(0)]
-        if kind == "fedavg"
+        if kind in SINGLE
         else [problem.targets[::2].mean(0), problem.targets[1::2].mean(0)]
     )
     if len(models) == 2 and np.linalg.norm(models[0] - centres[0]) > np.linalg.norm(
@@ -178,7 +179,7 @@ def test_resume_is_bit_identical(kind: str) -> None:
     problem = Problem()
     plan = make_plan(kind, sampling=0.6)
     aggregation = Aggregation(
-        2.0, rescale="none" if kind == "fedavg" else "count", server_momentum=0.5
+        2.0, rescale="none" if kind in SINGLE else "count", server_momentum=0.5
     )
     whole = make_strategy(kind, plan, aggregation)
     states = {}
@@ -220,9 +221,9 @@ def test_unusable_clients_contribute_zeros_in_private_and_are_named_otherwise(ki
 def test_zero_noise_one_cluster_equals_flowers_fedavg() -> None:
     """sigma = 0, C = 1, q = 1, S large: the models of Flower's own FedAvg with equal weights."""
     problem = Problem()
-    for kind in ("fedavg", "pina-random"):
+    for kind in ("fedavg", "pina-random", "ifca", "fednova"):
         plan = make_plan(kind, private=False, rounds=5)
-        rescale = "none" if kind == "fedavg" else "count"
+        rescale = "none" if kind in SINGLE else "count"
         ours = make_strategy(kind, plan, Aggregation(50.0, rescale=rescale), clusters=1)
         models, _ = run(ours, problem)
 
