@@ -180,4 +180,6 @@ class ClientMod:
         vector = np.asarray(self.embedding(context), dtype=np.float64)
         if vector.shape != (size,):
             raise ValueError(f"embedding of shape {vector.shape}: must be ({size},)")
+        if not np.isfinite(vector).all():
+            raise ValueError("the embedding is not finite")
         return vector / max(1.0, float(np.linalg.norm(vector)))

@@ -48,8 +48,7 @@ def perturbed(
 def _perturbed(values: NDArray[Any], perturbation: float, rng: np.random.Generator) -> NDArray[Any]:
     size = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
     noise = perturbation * (size or ZERO_SCALE) * rng.standard_normal(values.shape)
-    moved: NDArray[Any] = (values + noise).astype(values.dtype)
-    return moved
+    return np.asarray(values + noise, dtype=values.dtype)
 
 
 def cluster_arrays(arrays: ArrayRecord) -> list[ArrayRecord]:
