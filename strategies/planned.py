@@ -75,6 +75,8 @@ def parts(
         raise ValueError(f"rounds = {rounds}: must be > {init_rounds}, the initialisation alone")
     if epsilon is not None and not epsilon > 0:
         raise ValueError(f"epsilon = {epsilon}: must be > 0, or None for a run without privacy")
+    if not 0 < sampling <= 1:
+        raise ValueError(f"sampling = {sampling}: must be in (0, 1]")
     plan = plan_privacy(
         clients=clients,
         sampling=sampling,
