@@ -74,13 +74,13 @@ def test_equal_steps_are_fedavg(momentum: float) -> None:
 def test_unequal_steps_end_at_the_true_optimum_where_fedavg_does_not() -> None:
     """The paper's point. The optimum of the mean objective is the mean target, .5; FedAvg's fixed
     point weighs target k by 1 - (1 - rate)^steps_k."""
-    common = {"clients": CLIENTS, "rounds": 300, "epsilon": None, "seed": 0}
+    common = {"clients": CLIENTS, "rounds": 100, "epsilon": None, "seed": 0}
     pulls = 1 - (1 - RATE) ** np.array(STEPS)
     biased = float(np.average(TARGETS, weights=pulls))
     fedavg = ClusteredStrategy.planned(**common)  # type: ignore[arg-type]
-    assert end(fedavg, app(STEPS), 300) == pytest.approx(biased, abs=1e-5)
+    assert end(fedavg, app(STEPS), 100) == pytest.approx(biased, abs=1e-5)
     fednova = FedNova.planned(effective_steps=10, **common)  # type: ignore[arg-type]
-    found = end(fednova, app(STEPS), 300)
+    found = end(fednova, app(STEPS), 100)
     rates = pulls / np.array(STEPS)  # within a round the gradient shrinks: a bias of second order
     assert found == pytest.approx(float(np.average(TARGETS, weights=rates)), abs=1e-5)
     assert abs(found - 0.5) < abs(biased - 0.5) / 5

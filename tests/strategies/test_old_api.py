@@ -68,10 +68,10 @@ def test_a_numpyclient_works_unchanged(as_mod: bool) -> None:
 
 
 def test_a_numpyclient_chooses_its_cluster_by_its_evaluate_method() -> None:
-    strategy = IFCA.planned(
-        clients=4, clusters=2, rounds=30, epsilon=None, seed=1, perturbation=5.0
-    )
-    trained(strategy, ClientApp(client_fn), 30)
+    strategy = IFCA.planned(clients=4, clusters=2, rounds=30, epsilon=None, seed=1)
+    between = record({name: values + 1.5 * (int(name) + 1) for name, values in start().items()})
+    grid = InProcessGrid(ClientApp(client_fn), 4)
+    strategy.start(grid, between, num_rounds=30, train_config=ConfigRecord({"lr": 0.5}))
     ends = sorted(float(model["11"][0]) for model in strategy.models)
     np.testing.assert_allclose(ends, [12.0, 24.0], atol=1e-4)
 

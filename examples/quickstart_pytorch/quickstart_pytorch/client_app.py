@@ -25,7 +25,7 @@ def train(msg: Message, context: Context):
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     trainloader, _ = my_data(context)
-    train_loss, steps = train_fn(
+    running_loss, steps = train_fn(
         model,
         trainloader,
         context.run_config["local-epochs"],
@@ -33,7 +33,7 @@ def train(msg: Message, context: Context):
         device,
     )
     metrics = {
-        "train_loss": train_loss,
+        "train_loss": running_loss / steps,
         "num-examples": len(trainloader.dataset),
     }
     content = RecordDict(

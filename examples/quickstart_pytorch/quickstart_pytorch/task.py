@@ -57,7 +57,7 @@ def load_test_data(upside_down: bool):
 
 
 def train(net, trainloader, epochs, lr, device):
-    """Train the model; returns the mean loss and the number of steps."""
+    """Train the model; returns the sum of the losses and the number of steps."""
     net.to(device).train()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     running_loss, steps = 0.0, 0
@@ -69,7 +69,7 @@ def train(net, trainloader, epochs, lr, device):
             optimizer.step()
             running_loss += loss.item()
             steps += 1
-    return running_loss / max(steps, 1), steps
+    return running_loss, steps
 
 
 def test(net, testloader, device):
