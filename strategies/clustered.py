@@ -10,13 +10,12 @@ realised cohort ``|K_t|``, which would itself leak; every client weighs the same
 
 from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from strategies import planned, wire
@@ -26,13 +25,12 @@ from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.privacy.secure_sum import SecureSum, TrustedSum
 from strategies.randomness import noise_stream, stream
-from strategies.starts import EvaluateFn, cluster_arrays, evaluate_each, perturbed
-from strategies.streaming import StreamingGrid
+from strategies.starts import OneModelStart
 
 ASSIGNMENTS = ("single", "prototype", "loss", "oracle")
 
 
-class ClusteredStrategy(Strategy):
+class ClusteredStrategy(OneModelStart):
     """Train C cluster models; clients choose among them.
 
     Parameters
@@ -174,73 +172,6 @@ class ClusteredStrategy(Strategy):
     def prototypes(self) -> NDArray[np.float64] | None:
         """Prototypes that travel with a round, if any."""
         return None
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: EvaluateFn | None = None,
-    ) -> Result:
-        """Flower's own loop, called as for FedAvg; replies stream into the secure sum.
-
-        Parameters
-        ----------
-        initial_arrays : ArrayRecord
-            All cluster models (``wire.pack_models``); or one model with its own names, of which
-            every cluster gets a copy, perturbed if clients choose by loss from the start.
-        num_rounds, timeout, train_config
-            As for FedAvg; ``evaluate_config`` is not used: clients are never asked to evaluate.
-        evaluate_fn : callable, optional
-            Called with all cluster models after each round; if ``start`` got one model, with one
-            after another under that model's names, and metrics become ``cluster-0/NAME``.
-
-        Returns
-        -------
-        Result
-            ``arrays`` holds all cluster models (``strategies.cluster_arrays`` takes them apart);
-            with one cluster, if ``start`` got plain names, the model under these names.
-        """
-        plain = wire.is_plain(initial_arrays)
-        if plain:
-            initial_arrays = wire.pack_models(self._from_one(initial_arrays))
-            evaluate_fn = None if evaluate_fn is None else evaluate_each(evaluate_fn)
-        result = super().start(
-            StreamingGrid(grid),
-            initial_arrays,
-            num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
-        if plain and self.clusters == 1 and len(result.arrays):
-            result.arrays = cluster_arrays(result.arrays)[0]
-        return result
-
-    def _from_one(self, arrays: ArrayRecord) -> list[wire.Model]:
-        """The cluster models that start from one."""
-        model = {name: array.numpy() for name, array in arrays.items()}
-        fixed = sorted(set(model) - set(wire.trainable(model)))
-        if fixed:
-            log(INFO, "%s: integer arrays are not trained and stay as they are: %s",
-                self.name, ", ".join(fixed))  # fmt: skip
-        if self.perturbation > 0 and self.clusters > 1:
-            log(INFO, "%s: the cluster models start from random perturbations (%g) of one model",
-                self.name, self.perturbation)  # fmt: skip
-        return perturbed(model, self.clusters, self.perturbation, stream(self.seed, "starts"))
-
-    def initialize_parameters(self, client_manager: object) -> NoReturn:
-        """What Flower's old server calls first: say what to change."""
-        raise TypeError(
-            f"{type(self).__name__} needs Flower's Message API: replace "
-            "ServerApp(server_fn=...) by `app = ServerApp()` and a function under `@app.main()` "
-            "that calls strategy.start(grid=grid, initial_arrays=ArrayRecord(ndarrays), "
-            "num_rounds=...); a NumPyClient may stay (strategies.clientapp)"
-        )
 
     # --- Flower's interface ---------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 
 ROOT = Path(__file__).resolve().parent.parent
+FOREIGN = ("tests", "benchmarks", "examples", "experiments", "docs", "runs", ".venv")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_contents_and_size(bundle: bytes) -> None:
     for file in ROOT.glob("*_app/presets/*.toml"):
         assert file.relative_to(ROOT).as_posix() in names
     assert {"apps.py", "pyproject.toml"} <= names
-    foreign = [name for name in names if name.startswith(("tests", "benchmarks", "runs", ".venv"))]
+    foreign = [name for name in names if name.startswith(FOREIGN)]
     assert foreign == []
 
 

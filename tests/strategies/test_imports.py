@@ -11,6 +11,7 @@ def test_the_package_needs_neither_torch_nor_an_app() -> None:
     code = f"""
 import sys
 import strategies, strategies.assignment, strategies.checkpoint, strategies.release
+import strategies.clientapp
 import strategies.clustering.public_statistics, strategies.clustering.sketch
 import strategies.privacy.plan, strategies.privacy.calibration
 print([name for name in {FOREIGN!r} if name in sys.modules])
