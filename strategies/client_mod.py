@@ -4,7 +4,8 @@ The mod answers which client lives here, turns a round into the message that Flo
 send, calls the app's own functions with it, and replies with the clipped and encoded update alone.
 The choice of the cluster is made here too. In a private run everything else stays on the client:
 a client that fails, has no data or ends in NaN contributes zeros, and its reply looks like any
-other; every request but protected rounds is refused. (How long a client takes is not hidden.)
+other; every request but protected rounds is refused. What is not hidden: how long a client takes,
+and that its process died.
 """
 
 import dataclasses

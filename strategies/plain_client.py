@@ -9,7 +9,7 @@ import copy
 from collections.abc import Mapping
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from strategies import wire
@@ -92,7 +92,7 @@ class Caller:
         message.__dict__["_metadata"] = copy.copy(self.message.metadata)
         message.metadata.message_type = message_type
         arrays = ArrayRecord({name: Array(model[name]) for name in _in_order(model)})
-        config = wire.read_config(self.message.content)
+        config = ConfigRecord(dict(wire.read_config(self.message.content)))
         records = ("arrays", "config")
         if self._legacy:
             prefix = "fitins" if message_type == MessageType.TRAIN else "evaluateins"
