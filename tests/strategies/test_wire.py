@@ -191,3 +191,49 @@ def test_arrays_that_are_no_cluster_models(arrays_by_name: dict[str, tuple[int, 
     record = ArrayRecord({name: Array(np.zeros(shape)) for name, shape in arrays_by_name.items()})
     with pytest.raises(ValueError, match="cluster"):
         wire.unpack_models(record)
+
+
+def test_query_and_answer_of_a_client_round_trip() -> None:
+    """What is needed beside the public arrays; a problem of the code."""
+    public = wire.public_content({"mean": np.ones(2, np.float32)})
+    content = sent(wire.add_needs(public, wire.needs_content(loss=True)))
+    assert wire.read_needs(content) == {"loss": True, "embedding": False}
+    assert wire.read_needs(sent(public)) == {}
+    state = RecordDict()
+    wire.keep_public(state, content)
+    assert list(wire.read_public(state)) == ["mean"]
+    assert wire.read_problem(reply(wire.hosted_content([3], 4))) == ""
+    broken = reply(wire.hosted_content([3], 4, "no embedding"))
+    assert (wire.read_hosted(broken), wire.read_problem(broken)) == (([3], 4), "no embedding")
+
+
+def test_the_users_config_travels_with_a_round() -> None:
+    config = ConfigRecord({"lr": 0.1, "server-round": 2})
+    content = sent(wire.round_content(REQUEST, [1], config=config))
+    assert wire.is_round(content)
+    assert dict(wire.read_config(content)) == dict(config)
+    assert not wire.read_config(sent(wire.round_content(REQUEST, [1])))
+    assert not wire.is_round(RecordDict({"config": config}))
+
+
+def test_integers_are_no_part_of_an_update_and_dtypes_and_order_stay() -> None:
+    model = {
+        "z": np.array([1.0, 2.0]),
+        "batches": np.array(9),
+        "a": np.array([[3.0]], np.float32),
+    }
+    assert wire.trainable(model) == ["a", "z"]
+    assert wire.width(model) == 3
+    np.testing.assert_array_equal(wire.flatten([model]), [[3.0, 1.0, 2.0]])
+    (found,) = wire.unflatten(np.array([[6.0, 4.0, 5.0]]), model)
+    assert list(found) == ["z", "batches", "a"]
+    assert [values.dtype for values in found.values()] == [v.dtype for v in model.values()]
+    np.testing.assert_array_equal(found["z"], [4.0, 5.0])
+    assert found["batches"] == 9
+    assert found["a"].shape == (1, 1)
+
+
+def test_plain_arrays_are_told_from_cluster_models() -> None:
+    one = {"w": np.zeros(2)}
+    assert not wire.is_plain(wire.pack_models([one, one]))
+    assert wire.is_plain(ArrayRecord({"w": Array(np.zeros(2)), "cluster-head": Array(np.ones(1))}))
