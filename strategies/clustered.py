@@ -26,7 +26,7 @@ from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.privacy.secure_sum import SecureSum, TrustedSum
 from strategies.randomness import noise_stream, stream
-from strategies.streaming import StreamingGrid
+from strategies.streaming import StreamingGrid, reason_of
 
 ASSIGNMENTS = ("single", "prototype", "loss", "oracle")
 
@@ -271,8 +271,12 @@ class ClusteredStrategy(Strategy):
         """Whether a reply is usable; a node that failed is a drop-out and does not stop a round."""
         node = reply.metadata.src_node_id
         if reply.has_error():
-            # The error's text may quote data, so it is not repeated.
-            log(WARNING, "round %d: node %d failed and is left out", self.round, node)
+            log(WARNING, "round %d: node %d is left out: %s", self.round, node, reason_of(reply))
+            return False
+        if wire.has_lost_state(reply):
+            self.roster.forget(node)
+            why = "it was restarted and has lost the public arrays; it gets them again"
+            log(WARNING, "round %d: node %d is left out: %s", self.round, node, why)
             return False
         if not self.plan.private:
             named = wire.read_unusable(reply)
