@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test bench bench-clustering clean
+.PHONY: install demo test certificates deploy-check bench bench-clustering clean
 
 install: .venv/installed
 
@@ -19,6 +19,12 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+certificates: install
+	$(BIN)/python -m deploy keys
+
+deploy-check: install
+	$(BIN)/python -m deploy check
 
 bench: install
 	$(BIN)/python benchmarks/round.py

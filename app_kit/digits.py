@@ -4,7 +4,6 @@ The first 450 of a fixed order are public; the rest is for clients and test.
 """
 
 import numpy as np
-import sklearn.datasets
 from numpy.typing import NDArray
 
 PUBLIC_IMAGES = 450
@@ -13,6 +12,9 @@ TEST_IMAGES = 347
 
 def load() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """All images (1797, 8, 8) and labels, public ones first, in a fixed shuffled order."""
+    # Here, for a device with data of its own should not pay for the import.
+    import sklearn.datasets
+
     bunch = sklearn.datasets.load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)

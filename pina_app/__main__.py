@@ -1,10 +1,11 @@
-"""PINA in Flower's simulation engine: run, resume, plan, predict."""
+"""PINA: run and resume in Flower's simulation engine, plan, predict, check a device's data."""
 
 import argparse
 import dataclasses
 import sys
 from pathlib import Path
 
+from app_kit.check_data import add_check_data, describe_data
 from app_kit.run_command import (
     add_run_and_resume,
     new_run_dir,
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--method", default="pina")
     predict.add_argument("--output", type=Path, help="write labels and cluster as .npz")
     predict.set_defaults(command=_predict)
+    add_check_data(commands, _check_data)
     return parser
 
 
@@ -119,6 +121,11 @@ def _predict(options: argparse.Namespace) -> int:
     from pina_app.predict import predict
 
     _say(predict(options.run_dir, options.images, options.method, options.output))
+    return 0
+
+
+def _check_data(options: argparse.Namespace) -> int:
+    _say(describe_data(options.data, options.classes))
     return 0
 
 

@@ -1,79 +1,38 @@
-"""ClientApp: tells which clients a node hosts, and computes their part of a round."""
+"""ClientApp: tells which clients a node hosts, and computes their part of a round.
 
-from logging import ERROR
+On a device every message starts a new process. What a round needs is therefore imported in
+``train`` alone: the query answers without torch.
+"""
 
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.common import log
 
-from pina_app import local
-from pina_app.classifier import Classifier
-from pina_app.config import PinaConfig, from_run_config
-from pina_app.model import HEAD_BIAS
-from pina_app.task import ClientData, device_client, frozen_model, simulated_client
+from pina_app.config import from_run_config
 from strategies import wire
-from strategies.clients import clients_of_partition
-from strategies.clustering.public_statistics import PublicStatistics
-
-# One thread a process: several busy torch threads on few cores are ten times slower than one.
-torch.set_num_threads(1)
+from strategies.clients import hosted_clients
 
 app = ClientApp()
 
 
 @app.query(wire.QUERY_CLIENTS)
-def hosted_clients(message: Message, context: Context) -> Message:
+def query_clients(message: Message, context: Context) -> Message:
     """Say which clients live here, and keep the public arrays. Touches no data."""
     config = from_run_config(context.run_config)
     wire.keep_public(context.state, message.content)
-    if config.simulation:
-        partition = int(context.node_config["partition-id"])
-        clients = clients_of_partition(partition, config.clients_per_node, config.clients)
-        nodes = int(context.node_config["num-partitions"])
-    else:
-        clients, nodes = [int(context.node_config["client-id"])], 0
+    clients, nodes = hosted_clients(
+        context.node_config,
+        simulation=config.simulation,
+        clients_per_node=config.clients_per_node,
+        clients=config.clients,
+    )
     return Message(content=wire.hosted_content(clients, nodes), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Compute this node's contribution to a round."""
-    request, ids, models, prototypes = wire.read_round(message.content)
-    try:
-        config = from_run_config(context.run_config)
-        clients = _load_clients(config, context, ids, models)
-        classifier = Classifier(frozen_model(config).tail, _statistics(context))
-        content = local.answer(config, classifier, request, clients, models, prototypes)
-    except Exception as error:
-        if not request.private:
-            raise
-        # The text of an error is data: it stays in this node's log.
-        log(ERROR, "this node contributes zeros to the round: %s: %s", type(error).__name__, error)
-        content = local.nothing(request, ids)
-    return Message(content=content, reply_to=message)
+    if not wire.has_public(context.state):
+        return Message(content=wire.lost_state(), reply_to=message)
+    from pina_app.node import contribution
 
-
-def _load_clients(
-    config: PinaConfig, context: Context, ids: list[int], models: list[wire.Model]
-) -> dict[int, ClientData]:
-    """Data of the clients; one that cannot be loaded is unusable, the others are not touched."""
-    classes = len(models[0][HEAD_BIAS]) if models else None
-    clients = {}
-    for client in ids:
-        try:
-            if config.simulation:
-                data = simulated_client(config, client)
-            else:
-                data = device_client(config, str(context.node_config["data"]))
-            clients[client] = data.within(classes)
-        except Exception as error:
-            log(ERROR, "client %d has no usable data: %s: %s", client, type(error).__name__, error)
-            clients[client] = ClientData.nothing()
-    return clients
-
-
-def _statistics(context: Context) -> PublicStatistics:
-    public = wire.read_public(context.state)
-    source = "received" if public["centred"].item() else "none"
-    return PublicStatistics(source, public["mean"], public["embedding"], public["head"])
+    return Message(content=contribution(message.content, context), reply_to=message)

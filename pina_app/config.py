@@ -43,6 +43,7 @@ class PinaConfig:
     dirichlet_alpha: float = 0.5
     augmented_copies: int = 0
     test_images: int = 0
+    classes: int | None = None
     public_data: str = "digits"
     # model
     model: str = "digits-vit"
@@ -171,6 +172,7 @@ class PinaConfig:
                 self.noise_cohort_size is None or self.noise_cohort_size >= 1,
             ),
             ("seed", ">= 0 or 'none'", self.seed is None or self.seed >= 0),
+            ("classes", ">= 2 or 'none'", self.classes is None or self.classes >= 2),
         ]
 
     def _rotations_good(self) -> bool:
@@ -188,6 +190,11 @@ class PinaConfig:
                 not self.simulation and self.seed is not None,
                 f"seed = {self.seed}: must be 'none' with simulation = false; a known seed voids "
                 "the privacy guarantee",
+            ),
+            (
+                self.simulation and self.classes is not None,
+                f"classes = {self.classes}: needs simulation = false; a simulation takes them from "
+                "its dataset",
             ),
             (
                 "oracle" in self.method_list and len(self.rotation_list) != self.clusters,

@@ -19,9 +19,10 @@ def check(config: PinaConfig) -> dict[str, PrivacyPlan]:
     plans = {method: method_plan(config, method) for method in config.method_list}
     for method, plan in plans.items():
         _check_first_release(method, plan)
-    source = open_source(config.dataset, config.partition_seed)
-    if config.simulation:
-        partition(config, source)
+    if config.classes is None:
+        source = open_source(config.dataset, config.partition_seed)
+        if config.simulation:
+            partition(config, source)
     load_public_images(config.public_data)
     create_backbone(config)
     return plans

@@ -51,17 +51,30 @@ def read_statistics(path: Path) -> PublicStatistics:
         return PublicStatistics(str(file["source"]), file["mean"], file["embedding"], file["head"])
 
 
+def trust(config: PinaConfig) -> list[str]:
+    """Whom those who take part have to trust; for the start log and the report."""
+    sentences = []
+    if config.private:
+        sentences.append(
+            "the server is trusted: it adds the clients' updates itself (secure-sum = 'trusted'), "
+            "so no epsilon is claimed against it"
+        )
+    if not config.simulation:
+        sentences.append(
+            "on devices: whoever may submit runs to the SuperLink is trusted, too; a run is code "
+            "that the devices execute"
+        )
+    return sentences
+
+
 def privacy_notes(config: PinaConfig, plan: PrivacyPlan, method: str) -> list[str]:
     """What has to be said with every number of a private run."""
     if not plan.private:
-        return ["no privacy: this run added no noise"]
+        return ["no privacy: this run added no noise", *trust(config)]
     notes = []
     if method == "pina" and config.init == "lora-sketch":
         notes.append(LORA_SKETCH_WARNING)
-    notes.append(
-        "the server is trusted: it adds the clients' updates itself (secure-sum = 'trusted'), "
-        "so no epsilon is claimed against it"
-    )
+    notes += trust(config)
     if config.simulation and config.seed is not None:
         notes.append("seeded simulation: no guarantee")
     return notes

@@ -7,13 +7,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from app_kit import run_files
 from app_kit.progress import say
-from app_kit.sources import open_source
 from pina_app import preflight, results
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig, from_run_config
 from pina_app.methods import create_strategy, initial_models
 from pina_app.rounds import Rounds
-from pina_app.task import frozen_model, public_statistics
+from pina_app.task import frozen_model, number_of_classes, public_statistics
 from strategies import wire
 from strategies.checkpoint import RunDirectory
 from strategies.clustering.public_statistics import PublicStatistics
@@ -37,6 +36,8 @@ def main(grid: Grid, context: Context) -> None:
         values = config.to_run_config()
         run_files.check_same_run(directory, "pina_app", values, results.MAY_CHANGE)
         run_files.write_config(path, "pina", values)
+        for sentence in [] if config.simulation else results.trust(config):
+            say("%s", sentence)
         statistics = public_statistics(config)
         results.save_statistics(path, statistics)
         classifier = Classifier(frozen_model(config).tail, statistics)
@@ -66,10 +67,8 @@ def run_method(
         strategy.check_ledger()
         say("%s resumes after round %d", method, strategy.completed)
     else:
-        classes = open_source(config.dataset, config.partition_seed).classes
-        strategy.models = initial_models(
-            config, method, statistics.mean.size, classes, classifier.tail.lora.size
-        )
+        width, classes = statistics.mean.size, number_of_classes(config)
+        strategy.models = initial_models(config, method, width, classes, classifier.tail.lora.size)
         arrays = wire.pack_models(strategy.models)
     stopped = None
     if strategy.remaining_rounds > 0:

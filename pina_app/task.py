@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app_kit.npz import read_images
+from app_kit.check_data import read_own_data
 from app_kit.source import Images
-from app_kit.sources import load_public_images
+from app_kit.sources import load_public_images, open_source
 from pina_app.config import PinaConfig
 from pina_app.datasets import Federation, load_federation
 from pina_app.features import Cache, reduce_images
@@ -100,11 +100,16 @@ def device_client(config: PinaConfig, path: str) -> ClientData:
     ValueError
         If the file is unusable.
     """
-    images, labels = read_images(path)
-    if labels is None:
-        raise ValueError(f"data = {path!r}: needs labels y")
+    images, labels = read_own_data(path)
     samples = frozen_model(config).reduce(images, "this device's images")
     return ClientData(torch.from_numpy(np.array(samples)), torch.from_numpy(labels), -1)
+
+
+def number_of_classes(config: PinaConfig) -> int:
+    """As configured (a deployment), or those of the data set."""
+    if config.classes is not None:
+        return config.classes
+    return open_source(config.dataset, config.partition_seed).classes
 
 
 def public_statistics(config: PinaConfig) -> PublicStatistics:

@@ -24,6 +24,32 @@ def clients_of_partition(partition: int, clients_per_node: int, clients: int) ->
     return list(range(min(first, clients), min(first + clients_per_node, clients)))
 
 
+def hosted_clients(
+    node_config: Mapping[str, object], *, simulation: bool, clients_per_node: int, clients: int
+) -> tuple[list[int], int]:
+    """The clients that this node hosts, and the number of nodes that a simulation has (else 0).
+
+    A device hosts the client that ``client-id`` in its ``--node-config`` names. A device that takes
+    part in a simulation (a rehearsal) plays the simulated node of that number.
+
+    Raises
+    ------
+    ValueError
+        If the node's configuration does not say which client it hosts.
+    """
+    number = node_config.get("partition-id") if simulation else None
+    number = node_config.get("client-id") if number is None else number
+    if not isinstance(number, int):
+        raise ValueError(
+            f"client-id = {number!r}: must be a number; start the SuperNode with "
+            "--node-config 'client-id=K data=\"/path/of/its/data.npz\"'"
+        )
+    if not simulation:
+        return [number], 0
+    nodes = node_config.get("num-partitions", -(-clients // clients_per_node))
+    return clients_of_partition(number, clients_per_node, clients), int(str(nodes))
+
+
 def sample_clients(
     clients: int,
     sampling: float,
@@ -137,6 +163,11 @@ class Roster:
             if node is not None:
                 located.setdefault(node, []).append(int(client))
         return located
+
+    def forget(self, node: int) -> None:
+        """Query a node again before the next round: it has lost what it was told."""
+        self._known.discard(node)
+        self._node_of = {k: other for k, other in self._node_of.items() if other != node}
 
     def _complete(self) -> bool:
         if self._simulated_nodes:

@@ -26,6 +26,7 @@ from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.privacy.secure_sum import SecureSum, TrustedSum
 from strategies.randomness import noise_stream, stream
 from strategies.starts import OneModelStart
+from strategies.streaming import reason_of
 
 ASSIGNMENTS = ("single", "prototype", "loss", "oracle")
 
@@ -304,8 +305,13 @@ class ClusteredStrategy(OneModelStart):
         node = reply.metadata.src_node_id
         if reply.has_error():
             # The error's text may quote data, so it is not repeated in a private run.
-            text = "" if self.plan.private else f": {reply.error.reason}"
-            log(WARNING, "round %d: node %d failed and is left out%s", self.round, node, text)
+            why = reason_of(reply) if self.plan.private else reply.error.reason
+            log(WARNING, "round %d: node %d is left out: %s", self.round, node, why)
+            return False
+        if wire.has_lost_state(reply):
+            self.roster.forget(node)
+            why = "it was restarted and has lost the public arrays; it gets them again"
+            log(WARNING, "round %d: node %d is left out: %s", self.round, node, why)
             return False
         if not self.plan.private:
             named = wire.read_unusable(reply)

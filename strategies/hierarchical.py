@@ -33,13 +33,14 @@ from flwr.app import (
 )
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords, aggregate_metricrecords
 from numpy.typing import NDArray
 
 from strategies import hierarchical_wire as wire
 from strategies.clients import Roster
 from strategies.randomness import stream
+from strategies.streaming import StreamingGrid
 from strategies.wireless.channel import Channel
 from strategies.wireless.failover import replace_failed_heads
 from strategies.wireless.links import (
@@ -199,6 +200,10 @@ class HierarchicalFedAvg(FedAvg):
             heads = f"{len(self.clustering.heads)} clusters"
         log(INFO, "\t├──> %d devices, %s", self.devices, heads)
         log(INFO, "\t└──> tau1 = %d, tau2 = %d local steps", self.tau1, self.tau2)
+
+    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
+        """Flower's own loop over a grid that names the nodes that do not answer."""
+        return super().start(StreamingGrid(grid), *args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

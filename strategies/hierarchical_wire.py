@@ -13,6 +13,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from strategies.streaming import reason_of
+
 ARRAYS, CONFIG, METRICS, SAMPLES = "arrays", "config", "metrics", "num-examples"
 _DEVICES, _IDS, _GRADIENT = "devices", "ids", "gradient"
 GRADIENT, TRAIN = "gradient", "train"
@@ -112,7 +114,7 @@ def usable_replies(
     for reply in replies:
         node = reply.metadata.src_node_id
         if reply.has_error():
-            faults.append(f"node {node} failed: {reply.error.reason}")
+            faults.append(f"node {node} is left out: {reason_of(reply)}")
             continue
         groups = asked.get(node, [])
         devices = replied_devices(reply)

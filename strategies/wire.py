@@ -3,7 +3,8 @@
 Server to node: ``models`` (all cluster models, keys ``cluster-0/NAME``) or ``prototypes``,
 ``round`` (what to do, and for which of the node's clients) and ``config`` (the user's own
 ``train_config``). Node to server: ``contribution`` with the protected vector, alone. Only in a run
-without privacy, ``unusable`` may name clients.
+without privacy, ``unusable`` may name clients. A node that was restarted and has lost the public
+arrays says so instead, which tells nothing of its data.
 
 Arrays keep their dtype and order. Integer arrays (a BatchNorm's counter of batches) are no part of
 an update: they stay as they were.
@@ -26,12 +27,13 @@ QUERY_CLIENTS = "clients"
 """Query action: which clients does this node host?"""
 
 _MODELS, _PUBLIC, _ROUND, _CONTRIBUTION = "models", "public", "round", "contribution"
-_SUM, _SKETCHES, _PROTOTYPES, _UNUSABLE, _CLIENTS = (
+_SUM, _SKETCHES, _PROTOTYPES, _UNUSABLE, _CLIENTS, _LOST = (
     "sum",
     "sketches",
     "prototypes",
     "unusable",
     "clients",
+    "lost",
 )
 _CONFIG, _NEEDS = "config", "needs"
 
@@ -308,6 +310,21 @@ def public_content(arrays: Mapping[str, NDArray[np.floating]]) -> RecordDict:
 def read_public(content: RecordDict) -> dict[str, NDArray[np.float32]]:
     """Inverse of ``public_content``."""
     return {name: array.numpy() for name, array in content.array_records[_PUBLIC].items()}
+
+
+def has_public(content: RecordDict) -> bool:
+    """Whether a node's state holds the public arrays."""
+    return _PUBLIC in content
+
+
+def lost_state() -> RecordDict:
+    """The reply of a node that has lost the public arrays: nothing but that."""
+    return RecordDict({_LOST: ConfigRecord()})
+
+
+def has_lost_state(message: Message) -> bool:
+    """Whether a reply says that its node has lost the public arrays."""
+    return message.has_content() and _LOST in message.content
 
 
 def keep_public(state: RecordDict, content: RecordDict) -> None:

@@ -136,7 +136,7 @@ def test_a_client_that_fails_looks_like_any_other_in_a_private_run(
             return task.ClientData(data.samples[:0], data.labels[:0], data.group)
         return task.ClientData(data.samples * float("nan"), data.labels, data.group)
 
-    monkeypatch.setattr("pina_app.client_app.simulated_client", faulty)
+    monkeypatch.setattr("pina_app.node.simulated_client", faulty)
     grid = run_app(tmp_path / "private", cache_dir)
     assert {tuple(reply.content) for reply in grid.replies} == {("clients",), ("contribution",)}
     assert "secret" not in (tmp_path / "private" / "rounds.jsonl").read_text()
@@ -158,7 +158,7 @@ def test_without_privacy_an_unusable_client_is_dropped_counted_and_named(
         samples = data.samples * float("nan") if client == 5 else data.samples
         return task.ClientData(samples, data.labels, data.group)
 
-    monkeypatch.setattr("pina_app.client_app.simulated_client", faulty)
+    monkeypatch.setattr("pina_app.node.simulated_client", faulty)
     run_app(tmp_path, cache_dir, {"private": False, "q": 1.0})
     entry = summary(tmp_path)["pina"]
     assert entry["epsilon_outside"] is None
@@ -276,7 +276,7 @@ def test_a_failing_client_does_not_take_its_neighbours_with_it(
 
     models = []
     for name, loader in (("faulty", faulty), ("absent", absent)):
-        monkeypatch.setattr("pina_app.client_app.simulated_client", loader)
+        monkeypatch.setattr("pina_app.node.simulated_client", loader)
         run_app(tmp_path / name, cache_dir)
         models.append(load_file(tmp_path / name / "pina" / "cluster-0.safetensors"))
     for key, values in models[0].items():
@@ -292,7 +292,7 @@ def test_an_unusable_client_sends_a_sketch_like_any_other(
     def faulty(config: PinaConfig, client: int) -> task.ClientData:
         return task.ClientData.nothing() if client == 5 else healthy(config, client)
 
-    monkeypatch.setattr("pina_app.client_app.simulated_client", faulty)
+    monkeypatch.setattr("pina_app.node.simulated_client", faulty)
     settings: dict[str, Scalar] = {"init": "lora-sketch", "clients-per-node": per_node}
     grid = run_app(tmp_path, cache_dir, settings)
     shapes = {

@@ -1,10 +1,11 @@
-"""Wireless clustered FL in Flower's simulation engine: run, resume."""
+"""Wireless clustered FL: run and resume in Flower's simulation engine, check a device's data."""
 
 import argparse
 import dataclasses
 import sys
 from pathlib import Path
 
+from app_kit.check_data import add_check_data, describe_data
 from app_kit.run_command import add_run_and_resume, new_run_dir, submit_run, with_absolute_paths
 from app_kit.run_config import Scalar, parse_settings, read_preset
 from app_kit.run_files import read_config, read_summary
@@ -20,6 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {APP}", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_run_and_resume(commands, _run, _resume)
+    check = add_check_data(commands, _check_data)
+    check.add_argument("--image-shape", help="shape of the run's images, as 28x28x1")
     options = parser.parse_args(arguments)
     try:
         return int(options.command(options))
@@ -63,6 +66,15 @@ def _submit(config: WirelessConfig, run_dir: Path, *, resume: bool, verbose: boo
     for line in preflight.check(config):
         _say(line)
     return submit_run(APP, config.to_run_config(), run_dir, config.nodes, _say, verbose=verbose)
+
+
+def _check_data(options: argparse.Namespace) -> int:
+    from wireless_cfl_app.data import check_shape
+
+    described = describe_data(options.data, options.classes)
+    check_shape(options.data, options.image_shape)
+    _say(described)
+    return 0
 
 
 def _say(text: str) -> None:

@@ -1,99 +1,35 @@
-"""ClientApp: tells which devices a node hosts, and computes their gradients and local steps."""
+"""ClientApp: tells which devices a node hosts, and computes their gradients and local steps.
 
-from functools import lru_cache
-from logging import ERROR
+On a device every message starts a new process. What a round needs is therefore imported in
+``train`` alone: the query answers without torch.
+"""
 
-import torch
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.common import log
-from torch import nn
 
-from strategies import hierarchical_wire as wire
-from strategies.clients import clients_of_partition
+from strategies.clients import hosted_clients
 from strategies.wire import QUERY_CLIENTS, hosted_content
-from strategies.wireless.similarity import sketch
-from wireless_cfl_app import local
-from wireless_cfl_app.config import WirelessConfig, from_run_config
-from wireless_cfl_app.data import DeviceData, Task, own_data, simulated_device, task
-from wireless_cfl_app.model import create_model
-
-# One thread a process: several busy torch threads on few cores are slower than one.
-torch.set_num_threads(1)
+from wireless_cfl_app.config import from_run_config
 
 app = ClientApp()
 
 
 @app.query(QUERY_CLIENTS)
-def hosted_devices(message: Message, context: Context) -> Message:
+def query_devices(message: Message, context: Context) -> Message:
     """Say which devices live here. Touches no data."""
     config = from_run_config(context.run_config)
-    if config.simulation:
-        partition = int(context.node_config["partition-id"])
-        devices = clients_of_partition(partition, config.clients_per_node, config.devices)
-        nodes = int(context.node_config["num-partitions"])
-    else:
-        devices, nodes = [int(context.node_config["client-id"])], 0
+    devices, nodes = hosted_clients(
+        context.node_config,
+        simulation=config.simulation,
+        clients_per_node=config.clients_per_node,
+        clients=config.devices,
+    )
     return Message(content=hosted_content(devices, nodes), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Answer for the devices asked; one without usable data is left out and named in the log."""
-    config = from_run_config(context.run_config)
-    request, arrays = wire.read_request(message.content)
-    state = arrays.to_torch_state_dict()
-    data = {device: _data(config, context, device) for device in request.devices}
-    usable = {device: found for device, found in data.items() if found is not None}
-    if not usable:
-        raise RuntimeError(f"none of the devices {list(request.devices)} has usable data")
-    model = _network(_task(config, usable, state))
-    samples = {device: len(found.labels) for device, found in usable.items()}
-    if request.phase == wire.GRADIENT:
-        (device,) = usable
-        model.load_state_dict(state)
-        vector = local.gradient(model, usable[device])
-        if request.sketch_dimension:
-            vector = sketch(vector, request.sketch_dimension, request.sketch_seed)
-        answer = wire.gradient_arrays(vector)
-    else:
-        optimiser = torch.optim.SGD(model.parameters(), lr=config.learning_rate)
-        steps = local.LocalSteps(
-            steps=request.local_steps,
-            iteration=request.iteration,
-            batch_size=config.batch_size,
-            seed=config.seed if config.simulation else None,
-        )
-        answer = ArrayRecord(local.train(model, optimiser, state, usable, steps))
-    content = wire.reply_content(answer, sum(samples.values()), list(usable))
-    return Message(content=content, reply_to=message)
+    from wireless_cfl_app.node import answer
 
-
-@lru_cache(maxsize=1)
-def _network(task: Task) -> nn.Module:
-    """The network, whose values are replaced for every device."""
-    return create_model(task, seed=0)
-
-
-def _data(config: WirelessConfig, context: Context, device: int) -> DeviceData | None:
-    try:
-        if config.simulation:
-            found = simulated_device(config, device)
-        else:
-            found = own_data(str(context.node_config["data"]))
-        if len(found.labels) == 0:
-            raise ValueError("it has no images")
-    except Exception as error:
-        log(ERROR, "device %d has no usable data: %s: %s", device, type(error).__name__, error)
-        return None
-    return found
-
-
-def _task(
-    config: WirelessConfig, usable: dict[int, DeviceData], state: dict[str, torch.Tensor]
-) -> Task:
-    """What the model must fit; a real device knows its images' shape and the model's classes."""
-    if config.simulation:
-        return task(config)
-    channels, height, width = next(iter(usable.values())).images.shape[1:]
-    return Task((height, width, channels), len(list(state.values())[-1]))
+    return Message(content=answer(message.content, context), reply_to=message)

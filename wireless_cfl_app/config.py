@@ -5,6 +5,7 @@ learning rate and batch size are in the presets.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from strategies.wireless.links import check_periods
 
 METHODS = ("proposed", "random", "similarity", "fedavg")
 PRESETS = Path(__file__).parent / "presets"
+SHAPE = re.compile(r"[1-9]\d*x[1-9]\d*x[13]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,8 @@ class WirelessConfig:
     images_per_client: int = 0
     dirichlet_alpha: float = 0.5
     test_images: int = 0
+    classes: int | None = None
+    image_shape: str | None = None
     # network
     positions: str = "none"
     radius_m: float = 100.0
@@ -101,9 +105,16 @@ class WirelessConfig:
             ("candidates", most, 0 <= self.candidates <= self.devices),
             ("alpha", "in [0, 1]", 0 <= self.alpha <= 1),
             ("seed", ">= 0 or 'none'", self.seed is None or self.seed >= 0),
+            ("classes", ">= 2 or 'none'", self.classes is None or self.classes >= 2),
+            (
+                "image_shape",
+                "HEIGHTxWIDTHxCHANNELS with 1 or 3 channels, as '28x28x1', or 'none'",
+                self.image_shape is None or bool(SHAPE.fullmatch(self.image_shape)),
+            ),
         ]
 
     def _check_combinations(self) -> None:
+        self._check_deployment()
         if self.beta is not None and abs(self.alpha + self.beta - 1) > 1e-9:
             raise ValueError(
                 f"beta = {self.beta!r}: must be 1 - alpha = {1 - self.alpha:g}; leave it 'none' to "
@@ -117,6 +128,32 @@ class WirelessConfig:
                 "ends with a global model"
             )
         self.channel(1)
+
+    def _check_deployment(self) -> None:
+        """What real devices need, and what only a simulation has."""
+        if self.simulation:
+            for field in ("classes", "image_shape"):
+                if getattr(self, field) is not None:
+                    raise ValueError(
+                        f"{key_of(field)} = {getattr(self, field)!r}: needs simulation = false; a "
+                        "simulation takes it from its dataset"
+                    )
+            return
+        if (self.classes is None) != (self.image_shape is None):
+            raise ValueError(
+                f"classes = {self.classes}, image-shape = {self.image_shape!r}: give both (the "
+                "model must fit the devices' data), or neither, for those of dataset"
+            )
+        if self.seed is not None:
+            raise ValueError(
+                f"seed = {self.seed}: must be 'none' with simulation = false; its randomness comes "
+                "from the operating system"
+            )
+        if self.positions == "none":
+            raise ValueError(
+                "positions = 'none': simulation = false needs a CSV file with the devices' places "
+                "(id, x_m, y_m), in the order of their client-id"
+            )
 
     def channel(self, parameters: int) -> Channel:
         """The radio links for a model of so many float32 parameters."""
@@ -147,8 +184,21 @@ class WirelessConfig:
 
     @property
     def partition_seed(self) -> int:
-        """Seed of the split, the positions and the initial model."""
+        """Seed of the simulated split, the drawn positions and the choice of test images."""
         return 0 if self.seed is None else self.seed
+
+    @property
+    def run_seed(self) -> int | None:
+        """Seed of the initial model, the plan and fading; None: the operating system's."""
+        return self.partition_seed if self.simulation else None
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """``image-shape`` as numbers."""
+        if self.image_shape is None:
+            return None
+        height, width, channels = map(int, self.image_shape.split("x"))
+        return height, width, channels
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Kebab-case keys and values as Flower's run config takes them."""

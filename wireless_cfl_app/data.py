@@ -7,12 +7,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app_kit.npz import read_images
+from app_kit.check_data import read_own_data
 from app_kit.partition import partition
 from app_kit.source import Images, Source
 from app_kit.sources import open_source
 from strategies.randomness import stream
 from wireless_cfl_app.config import WirelessConfig
+
+SMALLEST = 8
+"""Pixels of a side that the network needs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,9 @@ def _split(config: WirelessConfig) -> tuple[Source, list[NDArray[np.intp]]]:
 
 
 def task(config: WirelessConfig) -> Task:
-    """What a model for the data set must fit."""
+    """What a model must fit: as configured (a deployment), or the data set."""
+    if config.classes is not None and config.shape is not None:
+        return Task(config.shape, config.classes)
     source, _ = _split(config)
     shape = source.train_images(np.array([0])).shape[1:]
     return Task((shape[0], shape[1], shape[2] if len(shape) == 3 else 1), source.classes)
@@ -67,10 +72,27 @@ def own_data(path: str) -> DeviceData:
     ValueError
         If the file is unusable or has no labels.
     """
-    images, labels = read_images(path)
-    if labels is None:
-        raise ValueError(f"data = {path!r}: needs labels y")
+    images, labels = read_own_data(path)
     return DeviceData(to_pixels(images), torch.from_numpy(labels))
+
+
+def check_shape(path: str, expected: str | None) -> None:
+    """Refuse a device's file whose images the network cannot take (``expected``: image-shape).
+
+    Raises
+    ------
+    ValueError
+        If they are too small, or have another shape than the run's.
+    """
+    channels, height, width = own_data(path).images.shape[1:]
+    found = f"{height}x{width}x{channels}"
+    if expected is not None and found != expected:
+        raise ValueError(f"data = {path!r}: images of shape {found}; image-shape is {expected}")
+    if min(height, width) < SMALLEST:
+        raise ValueError(
+            f"data = {path!r}: images of {height} x {width} pixels; the network needs "
+            f"{SMALLEST} x {SMALLEST} or more"
+        )
 
 
 def test_data(config: WirelessConfig) -> DeviceData:

@@ -4,20 +4,26 @@ Two convolutions with stride 2, one hidden layer of 44; 7,038 float32 numbers (2
 Fashion-MNIST, the paper's "model size 28 kB" (the paper does not give the architecture).
 """
 
+import secrets
+
 import numpy as np
 import torch
 from torch import nn
 
-from wireless_cfl_app.data import Task
+from wireless_cfl_app.data import SMALLEST, Task
 
 HIDDEN = 44
 
 
-def create_model(task: Task, seed: int) -> nn.Module:
-    """The network for a task, initialised from ``seed`` whatever torch's global state."""
+def create_model(task: Task, seed: int | None) -> nn.Module:
+    """The network for a task, initialised from ``seed`` whatever torch's global state.
+
+    With None the seed comes from the operating system.
+    """
     height, width, channels = task.shape
-    if min(height, width) < 8:
-        raise ValueError(f"images of {height} x {width} pixels: the network needs 8 x 8 or more")
+    if min(height, width) < SMALLEST:
+        needed = f"{SMALLEST} x {SMALLEST}"
+        raise ValueError(f"images of {height} x {width} pixels: the network needs {needed} or more")
     kernel, padding = (5, 0) if min(height, width) >= 16 else (3, 1)
 
     def halved(size: int) -> int:
@@ -25,7 +31,7 @@ def create_model(task: Task, seed: int) -> nn.Module:
 
     hidden = 8 * halved(halved(height)) * halved(halved(width))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(secrets.randbits(63) if seed is None else seed)
         return nn.Sequential(
             nn.Conv2d(channels, 4, kernel, stride=2, padding=padding),
             nn.ReLU(),

@@ -51,7 +51,7 @@ def clustering(config: WirelessConfig, where: Topology) -> Clustering | Planner 
     """
     if config.method == "fedavg":
         return None
-    rng = stream(config.partition_seed, f"plan-{config.method}")
+    rng = stream(config.run_seed, f"plan-{config.method}")
     blind = where.problem(np.zeros((config.devices, 1), dtype=np.float32), alpha=0.0)
     if config.method == "random":
         return random_clustering(blind, rng)
@@ -77,5 +77,5 @@ def create_strategy(config: WirelessConfig, where: Topology, parameters: int) ->
         tau2=config.tau2,
         channel=config.channel(parameters),
         sketch_dimension=config.gradient_sketch,
-        seed=config.partition_seed,
+        seed=config.run_seed,
     )

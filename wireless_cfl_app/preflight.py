@@ -12,7 +12,7 @@ from wireless_cfl_app.network import create_strategy, topology
 
 def check(config: WirelessConfig) -> list[str]:
     """Raise ValueError for whatever would fail later; returns lines that describe the run."""
-    size = parameters(create_model(task(config), config.partition_seed))
+    size = parameters(create_model(task(config), config.run_seed))
     if config.simulation:
         label_counts(config)
     where = topology(config)

@@ -21,6 +21,17 @@ from wireless_cfl_app.data import label_counts
 NOTE = "models, gradients and positions reach the server as they are"
 
 
+def trust(config: WirelessConfig) -> list[str]:
+    """Whom those who take part have to trust; for the start log and the report."""
+    if config.simulation:
+        return [NOTE]
+    return [
+        f"no privacy at all: the server is trusted with everything; {NOTE}",
+        "on devices: whoever may submit runs to the SuperLink is trusted, too; a run is code that "
+        "the devices execute",
+    ]
+
+
 def write_devices(path: Path, where: Topology) -> None:
     """``devices.csv``, in the form that ``positions`` reads, and ``server.csv``."""
     capacity = dict(zip(where.candidates.tolist(), where.capacities.tolist(), strict=True))
@@ -72,7 +83,7 @@ def _summary(
         "planning_j": sum(line["uplink_j"] for line in lines if line["phase"] != "train"),
         "label_divergence": label_divergence(config, strategy) if config.simulation else None,
         "private": False,
-        "notes": [NOTE],
+        "notes": trust(config),
     }
 
 

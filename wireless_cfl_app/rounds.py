@@ -24,8 +24,9 @@ class Rounds:
         self.directory = directory
         self.strategy = strategy
         self.total = strategy.rounds(config.iterations) + strategy.completed
-        self.model = create_model(task(config), config.partition_seed)
-        self.test = test_data(config)
+        self.model = create_model(task(config), config.run_seed)
+        # A deployment that names its classes has no data set, and so no test images.
+        self.test = test_data(config) if config.classes is None else None
         self.last = time.monotonic()
         self._seconds: list[float] = []
 
@@ -65,7 +66,7 @@ class Rounds:
         strategy, last = self.strategy, self.config.iterations
         period = self.config.evaluate_every * strategy.global_period
         due = strategy.iteration % period == 0 or strategy.iteration == last
-        if strategy.phase != "train" or not due:
+        if strategy.phase != "train" or not due or self.test is None:
             return {"accuracy_mean": None, "loss": None}
         self.model.load_state_dict(arrays.to_torch_state_dict())
         accuracy, loss = accuracy_and_loss(self.model, self.test.images, self.test.labels)

@@ -34,6 +34,8 @@ def main(grid: Grid, context: Context) -> None:
         preflight.check(config)
         run_files.check_same_run(directory, "wireless_cfl_app", values)
         run_files.write_config(path, "wireless", values)
+        for sentence in [] if config.simulation else results.trust(config):
+            say("%s", sentence)
         run(grid, config, directory)
         for line in write_report(path).splitlines():
             say("%s", line)
@@ -45,7 +47,7 @@ def run(grid: Grid, config: WirelessConfig, directory: RunDirectory) -> None:
     """Train from the last committed round to the end."""
     where = topology(config)
     results.write_devices(directory.path, where)
-    model = create_model(task(config), config.partition_seed)
+    model = create_model(task(config), config.run_seed)
     strategy = create_strategy(config, where, parameters(model))
     state = directory.restore(config.method, replay=True)
     if state is None:

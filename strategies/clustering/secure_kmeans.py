@@ -12,7 +12,6 @@ records.
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from strategies.release import Slots
 
@@ -113,6 +112,8 @@ def merge_prototypes(
     weights = np.maximum(counts, 0.0)
     if np.count_nonzero(weights) < clusters:
         weights = np.ones(len(prototypes))
+    from sklearn.cluster import KMeans  # here, for a client never needs this slow import
+
     kmeans = KMeans(clusters, n_init=10, random_state=int(rng.integers(2**31)))
     kmeans.fit(prototypes, sample_weight=weights)
     return np.asarray(kmeans.cluster_centers_, dtype=np.float64)

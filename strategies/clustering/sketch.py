@@ -10,7 +10,6 @@ says so wherever such a run is reported.
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from strategies.privacy.clipping import clip_l2
 
@@ -73,5 +72,7 @@ def cluster_sketches(
         raise ValueError(
             f"{len(sketches)} sketches for {clusters} clusters: sample more clients or rounds"
         )
+    from sklearn.cluster import KMeans  # here, for a client never needs this slow import
+
     kmeans = KMeans(clusters, n_init=10, random_state=int(rng.integers(2**31)))
     return np.asarray(kmeans.fit(sketches).cluster_centers_, dtype=np.float64)

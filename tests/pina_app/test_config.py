@@ -185,6 +185,7 @@ def test_an_unknown_preset_is_named_with_the_known_ones() -> None:
 COMBINATIONS: list[tuple[dict[str, Scalar], str]] = [
     ({"epsilon": "none"}, "epsilon = 'none': a private run needs epsilon or noise-multiplier"),
     ({"simulation": False}, "seed = 0: must be 'none' with simulation = false"),
+    ({"classes": 10}, "classes = 10: needs simulation = false"),
     (
         {"simulation": False, "seed": "none", "methods": "oracle"},
         "methods = 'oracle': needs simulation = true",

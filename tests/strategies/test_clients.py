@@ -11,7 +11,12 @@ from scipy import stats
 
 from app_kit.in_process_grid import InProcessGrid
 from strategies import wire
-from strategies.clients import Roster, clients_of_partition, sample_clients
+from strategies.clients import (
+    Roster,
+    clients_of_partition,
+    hosted_clients,
+    sample_clients,
+)
 from tests.strategies import drawn
 
 
@@ -24,6 +29,30 @@ def test_partitions_cover_the_clients_once(clients: int, per_node: int) -> None:
     assert [client for node in hosted for client in node] == list(range(clients))
     assert all(len(node) <= per_node for node in hosted)
     assert hosted[nodes:] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("node_config", "simulation", "hosted"),
+    [
+        ({"partition-id": 1, "num-partitions": 3}, True, ([2, 3], 3)),
+        ({"client-id": 1, "data": "/own.npz"}, True, ([2, 3], 3)),  # a device in a rehearsal
+        ({"client-id": 1, "data": "/own.npz"}, False, ([1], 0)),
+        ({"partition-id": 2, "num-partitions": 3, "client-id": 1}, True, ([4], 3)),
+        ({"partition-id": 2, "num-partitions": 3, "client-id": 1}, False, ([1], 0)),
+    ],
+)
+def test_a_node_knows_its_clients(
+    node_config: dict[str, object], simulation: bool, hosted: tuple[list[int], int]
+) -> None:
+    """In a deployment never from a partition id."""
+    found = hosted_clients(node_config, simulation=simulation, clients_per_node=2, clients=5)
+    assert found == hosted
+
+
+def test_a_device_without_client_id_is_told_what_to_do() -> None:
+    given = {"partition-id": 1, "num-partitions": 3}
+    with pytest.raises(ValueError, match=r"client-id = None: must be a number; start the SuperNod"):
+        hosted_clients(given, simulation=False, clients_per_node=2, clients=5)
 
 
 # --- sampling ---------------------------------------------------------------------------

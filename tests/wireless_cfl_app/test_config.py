@@ -30,6 +30,12 @@ PRESET_NAMES = sorted(file.stem for file in PRESETS.glob("*.toml"))
         ("band", "wide", "one of ('per-device', 'shared')"),
         ("directions", "down", "one of ('uplink', 'both')"),
         ("seed", -1, ">= 0 or 'none'"),
+        ("classes", 1, ">= 2 or 'none'"),
+        (
+            "image-shape",
+            "28x28",
+            "HEIGHTxWIDTHxCHANNELS with 1 or 3 channels, as '28x28x1', or 'none'",
+        ),
     ],
 )
 def test_a_value_out_of_range_is_named_with_what_is_allowed(
@@ -50,10 +56,15 @@ def test_a_value_out_of_range_is_named_with_what_is_allowed(
         ({"bandwidth-hz": 0.0}, "bandwidth_hz = 0.0: must be > 0"),
         ({"noise-dbm-per-hz": "loud"}, "noise-dbm-per-hz = 'loud': must be of type float"),
         ({"partitioner": "iid"}, "partitioner = 'iid': unknown key"),
+        ({"classes": 10}, "classes = 10: needs simulation = false"),
+        ({"image-shape": "8x8x1"}, "image-shape = '8x8x1': needs simulation = false"),
+        ({"simulation": False, "classes": 10}, "classes = 10, image-shape = None: give both"),
+        ({"simulation": False}, "seed = 0: must be 'none' with simulation = false"),
+        ({"simulation": False, "seed": "none"}, "positions = 'none': simulation = false needs"),
     ],
 )
 def test_combinations_that_cannot_work(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=r"must be|unknown key") as error:
+    with pytest.raises(ValueError, match=r"must be|unknown key|needs|give both") as error:
         from_run_config(settings)
     assert message in str(error.value)
 

@@ -189,16 +189,16 @@ def test_positions_come_from_a_file(tmp_path: Path) -> None:
 def test_a_device_without_usable_data_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wireless_cfl_app import client_app
+    from wireless_cfl_app import node
 
-    healthy = client_app.simulated_device
+    healthy = node.simulated_device
 
     def faulty(config: WirelessConfig, device: int) -> object:
         if device == 5:
             raise OSError("no such file")
         return healthy(config, device)
 
-    monkeypatch.setattr(client_app, "simulated_device", faulty)
+    monkeypatch.setattr(node, "simulated_device", faulty)
     run_app(tmp_path, {"method": "random"})
     lines = run_record.read(tmp_path / "rounds.jsonl")
     assert all(line["failed"] == [5] for line in lines)
