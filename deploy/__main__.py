@@ -89,15 +89,20 @@ def _register(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from deploy.check import main as check
 
-    # Whoever ends this command ends what it started.
+    _end_with_us()
+    return check(options.app)
+
+
+def _end_with_us() -> None:
+    """Whoever ends this command ends what it started."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return check(options.app)
 
 
 def _measure(options: argparse.Namespace) -> int:
     from deploy.measure import measure
 
+    _end_with_us()
     print(measure(options.app, options.memory_mb))
     return 0
 

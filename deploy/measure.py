@@ -4,11 +4,11 @@ The SuperNode and all its children live in a control group of their own, as in a
 limit is the group's. Needs write access to the memory controller (root) and no swap.
 """
 
-import json
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import tomli_w
@@ -16,6 +16,7 @@ import tomli_w
 from app_kit.run_config import Scalar
 from deploy.check import DEVICES, PINA, ROOT, WIRELESS, write_data
 from deploy.federation import LocalFederation
+from strategies import run_record
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -57,23 +58,30 @@ class MemoryGroup:
 def measure(app: str, limit_mb: int) -> str:
     """One line on a run of one device; RuntimeError if it does not fit."""
     group = MemoryGroup("fedclusters-device", limit_mb)
-    with tempfile.TemporaryDirectory(prefix="fedclusters-") as folder:
-        with LocalFederation(Path(folder), nodes=1) as federation:
-            write_data(federation)
-            group.take(federation.running["supernode-0"].pid)
-            federation.wait_for_nodes()
-            node = psutil.Process(federation.running["supernode-0"].pid)
-            before = _cpu_seconds(node)
-            largest = _follow(federation, _settings(app, Path(folder)), node)
-            lines = [json.loads(t) for t in (Path(folder) / "run/rounds.jsonl").open()]
-            cpu = (_cpu_seconds(node) - before) / len(lines)
-            peak = group.peak_mb()
+    try:
+        with tempfile.TemporaryDirectory(prefix="fedclusters-") as folder:
+            lines, cpu, largest = _run(app, Path(folder), group)
+        peak = group.peak_mb()
+    finally:
         group.remove()
     seconds = sorted(line["seconds"] for line in lines)[len(lines) // 2]
     return (
         f"{app}: limit {limit_mb} MB, peak {peak:.0f} MB, largest ClientApp {largest:.0f} MB; "
         f"{seconds:.1f} s a round, {cpu:.1f} s of CPU"
     )
+
+
+def _run(app: str, folder: Path, group: MemoryGroup) -> tuple[list[dict[str, Any]], float, float]:
+    """Lines of the run record, CPU seconds a round, and MB of the largest ClientApp."""
+    with LocalFederation(folder, nodes=1) as federation:
+        group.take(federation.running["supernode-0"].pid)  # before it starts any other
+        write_data(federation)
+        federation.wait_for_nodes()
+        node = psutil.Process(federation.running["supernode-0"].pid)
+        before = _cpu_seconds(node)
+        largest = _follow(federation, _settings(app, folder))
+        lines = run_record.read(folder / "run/rounds.jsonl")
+        return lines, (_cpu_seconds(node) - before) / len(lines), largest
 
 
 def _settings(app: str, folder: Path) -> dict[str, Scalar]:
@@ -95,9 +103,7 @@ def _settings(app: str, folder: Path) -> dict[str, Scalar]:
     return {**WIRELESS, **DEVICES, **extra, **common}
 
 
-def _follow(
-    federation: LocalFederation, settings: Mapping[str, Scalar], node: psutil.Process
-) -> float:
+def _follow(federation: LocalFederation, settings: Mapping[str, Scalar]) -> float:
     """Run to the end; returns the largest resident size (MB) of a ClientApp."""
     file = federation.root / "settings.toml"
     file.write_text(tomli_w.dumps(settings), "utf-8")
