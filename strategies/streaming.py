@@ -77,7 +77,7 @@ class StreamingGrid(Grid):
                     continue
                 message = waiting.pop(answered)
                 if reply.has_error():  # made by the SuperLink, it comes from node 1
-                    reply = _failure(message, reply.error.code)
+                    reply = _failure(message, reply.error.code, reply.error.reason)
                 yield reply
             if waiting:
                 if deadline is not None and time.monotonic() > deadline:
@@ -112,8 +112,8 @@ class StreamingGrid(Grid):
         return self._grid.pull_messages(message_ids)
 
 
-def _failure(message: Message, code: int) -> Message:
+def _failure(message: Message, code: int, text: str | None = None) -> Message:
     """An error reply that comes from the node that was asked."""
-    reply = Message(Error(code=code), reply_to=message)
+    reply = Message(Error(code=code, reason=text or _REASONS.get(code)), reply_to=message)
     reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
     return reply
