@@ -47,7 +47,10 @@ def accuracy_table(name: str) -> None:
 def alpha_table() -> None:
     """Table 2."""
     rows = read(HERE / "table2.csv")
-    keys = ("clusters", "label_divergence", "distance_m", "plain_j", "shared_j", "nearest_j")
+    keys = (
+        *("clusters", "label_divergence", "distance_m"),
+        *("plain_j", "shared_j", "broadcast_j", "unicast_j"),
+    )
     print(f"\n| weighting | alpha | accuracy % | {' | '.join(keys)} |")
     print("|" + "---|" * (3 + len(keys)))
     for weighting, alpha in dict.fromkeys((row["weighting"], row["alpha"]) for row in rows):

@@ -101,7 +101,7 @@ def map_figure(topology: Topology, clustering: Clustering, ink: str = "black") -
         arrow = {"arrowstyle": "->", "color": ink}
         axes.annotate("", xy=tuple(tip), xytext=tuple(tail), arrowprops=arrow)
         text = f"server, {distance:.0f} m"
-        axes.annotate(text, xy=tuple(tip), ha="center", va="bottom", color=ink)
+        axes.annotate(text, xy=tuple(tip), ha="right", va="bottom", color=ink)
         axes.set(xlim=middle[0] + span * LIMITS, ylim=middle[1] + span * LIMITS)
     axes.set(aspect="equal")
     axes.set_xlabel("x (m)", color=ink)
