@@ -2,9 +2,9 @@
 
     python experiments/wireless/alpha.py --data DIR
 
-Fashion-MNIST. Energy by three accountings of the same links: plain (a band for each device, uplink,
-200 iterations), the band shared by a cluster's simultaneous transmitters, and that with broadcasts back
-for 400 iterations. ``unicast_j`` counts a transfer back for every transfer up instead of a broadcast.
+Fashion-MNIST. Energy by several accountings of the same links: plain (a band for each device,
+uplink, 200 iterations), the band shared by a cluster's simultaneous transmitters, that with
+broadcasts back for 400 iterations, and (``unicast_j``) with a transfer back to every member.
 """
 
 from pathlib import Path
