@@ -86,7 +86,7 @@ def test_public_statistics_of_the_public_images(config: PinaConfig) -> None:
     from app_kit.sources import load_public_images
 
     statistics = public_statistics(config)
-    images = load_public_images(config)
+    images = load_public_images(config.public_data)
     assert images is not None
     plain = create_backbone(config)
     with torch.no_grad():
