@@ -33,6 +33,19 @@ def add_run_and_resume(
     return first
 
 
+def parse(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
+    """Parse a command line whose KEY=VALUE settings may stand anywhere among the options.
+
+    argparse itself takes the settings only in one piece.
+    """
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(options, "settings") or any(a.startswith("-") for a in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.settings = [*options.settings, *rest]
+    return options
+
+
 def with_absolute_paths(
     values: dict[str, Scalar], keys: tuple[str, ...], data: Path
 ) -> dict[str, Scalar]:

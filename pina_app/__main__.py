@@ -9,6 +9,7 @@ from app_kit.check_data import add_check_data, describe_data
 from app_kit.run_command import (
     add_run_and_resume,
     new_run_dir,
+    parse,
     submit_run,
     with_absolute_paths,
 )
@@ -23,7 +24,7 @@ PATH_KEYS = ("dataset", "public-data", "weights")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    options = parse(_parser(), arguments)
     try:
         return int(options.command(options))
     except (ValueError, RuntimeError, OSError) as error:

@@ -6,7 +6,13 @@ import sys
 from pathlib import Path
 
 from app_kit.check_data import add_check_data, describe_data
-from app_kit.run_command import add_run_and_resume, new_run_dir, submit_run, with_absolute_paths
+from app_kit.run_command import (
+    add_run_and_resume,
+    new_run_dir,
+    parse,
+    submit_run,
+    with_absolute_paths,
+)
 from app_kit.run_config import Scalar, parse_settings, read_preset
 from app_kit.run_files import read_config, read_summary
 from app_kit.submit import app_root
@@ -23,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_run_and_resume(commands, _run, _resume)
     check = add_check_data(commands, _check_data)
     check.add_argument("--image-shape", help="shape of the run's images, as 28x28x1")
-    options = parser.parse_args(arguments)
+    options = parse(parser, arguments)
     try:
         return int(options.command(options))
     except (ValueError, RuntimeError, OSError) as error:
