@@ -8,7 +8,6 @@ from app_kit.run_command import add_run_and_resume, parse
 
 
 def parser() -> argparse.ArgumentParser:
-
     made = argparse.ArgumentParser()
     commands = made.add_subparsers(required=True)
     add_run_and_resume(commands, lambda options: 0, lambda options: 0)
