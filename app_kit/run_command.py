@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +45,22 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argpa
     if rest:
         options.settings = [*options.settings, *rest]
     return options
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str] | None) -> int:
+    """Parse and run one command (``options.command``); returns the exit status.
+
+    Bad input is one line on standard error, whatever the message holds.
+    """
+    options = parse(parser, arguments)
+    try:
+        return int(options.command(options))
+    except (ValueError, RuntimeError, OSError) as error:
+        print("error:", *str(error).split(), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def with_absolute_paths(

@@ -7,20 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from app_kit.run_command import execute
 from deploy.keys import CONNECTION, FEDERATION, make_federation, write_node
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        return int(options.command(options))
-    except (ValueError, RuntimeError, OSError) as error:
-        print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it holds
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return execute(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

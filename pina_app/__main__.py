@@ -8,8 +8,8 @@ from pathlib import Path
 from app_kit.check_data import add_check_data, describe_data
 from app_kit.run_command import (
     add_run_and_resume,
+    execute,
     new_run_dir,
-    parse,
     submit_run,
     with_absolute_paths,
 )
@@ -24,15 +24,7 @@ PATH_KEYS = ("dataset", "public-data", "weights")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    options = parse(_parser(), arguments)
-    try:
-        return int(options.command(options))
-    except (ValueError, RuntimeError, OSError) as error:
-        print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it holds
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return execute(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -290,14 +290,13 @@ class HierarchicalFedAvg(FedAvg):
         assert self.planner is not None
         if not usable:
             raise RuntimeError("no device sent a gradient, so no clusters can be planned")
-        found = {
-            devices[0]: wire.gradient_in(next(iter(content.array_records.values())), self.arrays)
-            for devices, content in usable
-        }
-        width = max(gradient.size for gradient in found.values())
-        rows = np.zeros((self.devices, width), dtype=np.float32)
-        for device, gradient in found.items():
-            rows[device] = gradient
+        size = sum(int(np.prod(values.shape)) for values in self.arrays.values())
+        rows = np.zeros((self.devices, self.sketch_dimension or size), dtype=np.float32)
+        for devices, content in usable:
+            record = next(iter(content.array_records.values()))
+            gradient = wire.gradient_in(record, self.arrays)
+            if gradient.size == rows.shape[1]:  # a plain client knows of no projection
+                rows[devices[0]] = gradient
         silent = np.flatnonzero(~rows.any(axis=1)).tolist()
         if silent:
             log(WARNING, "devices %s have no gradient: their similarity is taken as 0", silent)

@@ -8,8 +8,8 @@ from pathlib import Path
 from app_kit.check_data import add_check_data, describe_data
 from app_kit.run_command import (
     add_run_and_resume,
+    execute,
     new_run_dir,
-    parse,
     submit_run,
     with_absolute_paths,
 )
@@ -29,15 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_run_and_resume(commands, _run, _resume)
     check = add_check_data(commands, _check_data)
     check.add_argument("--image-shape", help="shape of the run's images, as 28x28x1")
-    options = parse(parser, arguments)
-    try:
-        return int(options.command(options))
-    except (ValueError, RuntimeError, OSError) as error:
-        print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it holds
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return execute(parser, arguments)
 
 
 def resolve(preset: str, settings: list[str], data: Path) -> WirelessConfig:

@@ -47,8 +47,9 @@ def write_devices(path: Path, where: Topology) -> None:
     write_atomically(path / "server.csv", f"x_m,y_m\n{server}\n".encode())
 
 
-def save_result(config: WirelessConfig, directory: RunDirectory, strategy: HierarchicalFedAvg,
-                stopped: str | None = None) -> None:  # fmt: skip
+def save_result(
+    config: WirelessConfig, directory: RunDirectory, strategy: HierarchicalFedAvg
+) -> None:
     """The model with its clusters and map, and the method's object in ``summary.json``."""
     assert strategy.arrays is not None
     folder = directory.path / config.method

@@ -297,6 +297,20 @@ def test_a_device_without_a_gradient_is_similar_to_nobody(
     assert np.linalg.norm(planner.rows, axis=1).sum() == pytest.approx(DEVICES - 1)
 
 
+def test_a_gradient_of_another_size_than_asked_for_is_not_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A plain Flower client sends its model, whatever projection was asked for."""
+    logging.getLogger("flwr").propagate = True
+    planner = Planner()
+    hierarchy = strategy(planner, tau1=1, tau2=2, sketch_dimension=3)
+    trained(hierarchy, 2, 1, client=plain_client(1))
+    assert planner.rows is not None
+    assert planner.rows.shape == (DEVICES, 3)
+    assert not planner.rows.any()
+    assert f"devices {list(range(DEVICES))} have no gradient" in caplog.text
+
+
 def test_nobody_sends_a_gradient() -> None:
     with pytest.raises(RuntimeError, match="no device sent a gradient"):
         trained(strategy(Planner()), 2, fail=lambda m: "config" in m.content)

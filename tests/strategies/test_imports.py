@@ -3,7 +3,19 @@
 import subprocess
 import sys
 
-FOREIGN = ("torch", "timm", "peft", "opacus", "matplotlib", "datasets", "pina_app", "apps")
+FOREIGN = (
+    "torch",
+    "timm",
+    "peft",
+    "opacus",
+    "matplotlib",
+    "datasets",
+    "pina_app",
+    "wireless_cfl_app",
+    "app_kit",
+    "deploy",
+    "apps",
+)
 
 
 def test_the_package_needs_neither_torch_nor_an_app() -> None:

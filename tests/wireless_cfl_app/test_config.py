@@ -1,11 +1,10 @@
 """Settings: ranges, combinations, presets."""
 
-import dataclasses
 from typing import Any
 
 import pytest
 
-from app_kit.run_config import Scalar, key_of, read_preset
+from app_kit.run_config import Scalar, read_preset
 from wireless_cfl_app.config import PRESETS, WirelessConfig, from_run_config
 
 PRESET_NAMES = sorted(file.stem for file in PRESETS.glob("*.toml"))
@@ -93,8 +92,3 @@ def test_the_papers_numbers_are_the_defaults() -> None:
         assert (config.noise_dbm_per_hz, config.dirichlet_alpha) == (-173.0, 0.5)
         assert (config.tau1, config.tau2, config.iterations) == (1, 2, 200)
         assert (config.batch_size, config.learning_rate, config.alpha) == (32, 0.01, 0.5)
-
-
-def test_every_field_has_a_kebab_case_key() -> None:
-    names = {field.name for field in dataclasses.fields(WirelessConfig)}
-    assert {key_of(name) for name in names} == WirelessConfig().to_run_config().keys()

@@ -18,7 +18,7 @@ from strategies.wireless.links import EnergyAccount, cluster_links, server_links
 from strategies.wireless.plan import read_assignment
 from strategies.wireless.problem import Clustering
 from strategies.wireless.topology import read_devices
-from tests.wireless_cfl_app.runs import TINY, run_app, summary
+from tests.wireless_cfl_app.runs import run_app, summary
 from wireless_cfl_app.config import WirelessConfig, from_run_config
 from wireless_cfl_app.results import divergence
 
@@ -216,7 +216,3 @@ def test_label_divergence_by_hand(counts: list[list[int]]) -> None:
         everywhere = table.sum(axis=0) / table.sum()
         total += share * float(np.abs(own / own.sum() - everywhere).sum())
     assert divergence(table, labels) == pytest.approx(total)
-
-
-def test_tiny_settings_are_valid() -> None:
-    assert from_run_config(TINY).nodes == 3
