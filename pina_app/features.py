@@ -1,13 +1,17 @@
-"""Reduced samples of images, computed once and memory-mapped from a bounded cache on disk.
+"""Reduced samples of images, each computed once and memory-mapped from a bounded cache on disk.
 
-A file's name is a hash of the weights (with the LoRA's A), the image size, the precision and the
-images, so a stale entry cannot be hit; writers hold a lock, and a file appears only when it is
-complete.
+The cache holds one pool for each frozen model, named by a hash of the weights (with the LoRA's A),
+the image size and the precision: a file of rows and a file with the digest of the image of each
+row. A sample is found by its image, so other seeds, splits and data sets that share images share
+the work, and a pass that was interrupted goes on where it stopped. Writers hold a lock; a digest
+is written after its row, so a row without one, of a killed process, is written over. An image's
+rounding (1e-8) may depend on the size of the batch in which it was first computed.
 """
 
 import dataclasses
 import hashlib
 import time
+from collections.abc import Iterator, Sequence
 from logging import INFO
 from pathlib import Path
 
@@ -24,7 +28,8 @@ from app_kit.source import Images
 from pina_app.tails import Tail
 
 _BATCH = 64
-_FORMAT = "1"
+_FORMAT = "2"
+_DIGEST = hashlib.sha256().digest_size
 
 
 def to_pixels(tail: Tail, images: Images) -> Tensor:
@@ -56,21 +61,46 @@ class Cache:
     ----------
     directory : Path
     limit_bytes : int
-        When the samples in it exceed this, those not used for the longest time are deleted.
+        When the pools in it exceed this, those not used for the longest time are deleted.
     """
 
     directory: Path
     limit_bytes: int
 
     def evict(self, keep: Path) -> None:
-        """Delete the least recently used samples beyond the limit, but never ``keep``."""
-        files = sorted(self.directory.glob("samples-*.npy"), key=lambda file: -file.stat().st_mtime)
+        """Delete the least recently used pools beyond the limit, but never ``keep``."""
+        pools = sorted(self.directory.glob("samples-*.rows"), key=lambda f: -f.stat().st_mtime)
         used = 0
-        for file in files:
-            used += file.stat().st_size
-            if used > self.limit_bytes and file != keep:
+        for rows in pools:
+            used += rows.stat().st_size
+            if used > self.limit_bytes and rows != keep:
+                rows.with_suffix(".digests").unlink(missing_ok=True)
                 # A process that has mapped it keeps its pages until it ends.
-                file.unlink(missing_ok=True)
+                rows.unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Reduced samples of some images; a slice of them is read when it is asked for.
+
+    Attributes
+    ----------
+    rows : (N, ...) float32 array
+        A pool, perhaps mapped from disk.
+    index : (n,) integer array
+        The row of each image.
+    """
+
+    rows: NDArray[np.float32]
+    index: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self.index)
+
+    def __getitem__(self, part: slice) -> NDArray[np.float32]:
+        """Copy a part of the samples; ``[:]`` is all of them."""
+        return np.asarray(self.rows[self.index[part]])
 
 
 def reduce_images(
@@ -80,7 +110,7 @@ def reduce_images(
     cache: Cache | None,
     what: str,
     dtype: str = "float32",
-) -> NDArray[np.float32]:
+) -> Samples:
     """Reduced samples (n, ...) of images, from the cache if they are there.
 
     Parameters
@@ -97,29 +127,63 @@ def reduce_images(
         Precision of the frozen pass; float32 is the reference.
     """
     if cache is None:
-        first = _reduce(tail, images[:1], dtype)
-        samples = np.empty((len(images), *first.shape[1:]), dtype=np.float32)
-        _fill(samples, tail, images, what, dtype)
-        return samples
-    digest = hashlib.sha256(
-        f"{_FORMAT} {weights_key} {type(tail).__name__} {dtype} {images.shape}".encode()
-    )
-    digest.update(np.ascontiguousarray(images).data)
-    path = cache.directory / f"samples-{digest.hexdigest()[:24]}.npy"
+        parts = list(_in_batches(tail, images, what, dtype))
+        return Samples(np.concatenate(parts), np.arange(len(images)))
+    key = f"{_FORMAT} {weights_key} {type(tail).__name__} {dtype} {images.shape[1:]}"
+    name = hashlib.sha256(key.encode()).hexdigest()[:24]
     cache.directory.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        if path.exists():
-            path.touch()  # used now
-        else:
-            partial = path.with_name(path.stem + ".partial")
-            shape = (len(images), *_reduce(tail, images[:1], dtype).shape[1:])
-            file = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
-            _fill(file, tail, images, what, dtype)
-            file.flush()
-            partial.replace(path)
-            cache.evict(keep=path)
-        mapped: NDArray[np.float32] = np.load(path, mmap_mode="r")
-    return mapped
+    pool = cache.directory / f"samples-{name}.rows"
+    wanted = [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
+    with FileLock(pool.with_suffix(".lock")):
+        if not pool.exists():  # deleted alone, say
+            pool.with_suffix(".digests").unlink(missing_ok=True)
+        known = _read_digests(pool)
+        missing = [i for d, i in {d: i for i, d in enumerate(wanted)}.items() if d not in known]
+        shape = _reduce(tail, images[:1], dtype).shape[1:]
+        _append(tail, images, wanted, sorted(missing), pool, what, dtype)
+        pool.touch()  # used now
+        cache.evict(keep=pool)
+        known = _read_digests(pool)
+        rows: NDArray[np.float32] = np.memmap(
+            pool, np.float32, mode="r", shape=(len(known), *shape)
+        )
+    return Samples(rows, np.array([known[digest] for digest in wanted], dtype=np.intp))
+
+
+def _read_digests(pool: Path) -> dict[bytes, int]:
+    """Row of every image that the pool holds."""
+    path = pool.with_suffix(".digests")
+    content = path.read_bytes() if path.exists() else b""
+    return {
+        content[start : start + _DIGEST]: start // _DIGEST
+        for start in range(0, len(content) - len(content) % _DIGEST, _DIGEST)
+    }
+
+
+def _append(
+    tail: Tail,
+    images: Images,
+    digests: list[bytes],
+    missing: list[int],
+    pool: Path,
+    what: str,
+    dtype: str,
+) -> None:
+    """Compute the missing images and add them to the pool, batch by batch."""
+    if not missing:
+        return
+    known = len(_read_digests(pool))
+    with pool.open("ab") as rows, pool.with_suffix(".digests").open("ab") as names:
+        names.truncate(known * _DIGEST)
+        row_bytes = _reduce(tail, images[:1], dtype).nbytes
+        rows.truncate(known * row_bytes)
+        done = 0
+        for batch in _in_batches(tail, images, what, dtype, missing):
+            rows.write(batch.tobytes())
+            rows.flush()
+            names.write(b"".join(digests[i] for i in missing[done : done + len(batch)]))
+            names.flush()
+            done += len(batch)
 
 
 def _reduce(tail: Tail, images: Images, dtype: str) -> NDArray[np.float32]:
@@ -131,22 +195,25 @@ def _reduce(tail: Tail, images: Images, dtype: str) -> NDArray[np.float32]:
     return samples
 
 
-def _fill(samples: NDArray[np.float32], tail: Tail, images: Images, what: str, dtype: str) -> None:
-    """Compute all samples, batch by batch, and tell the progress."""
+def _in_batches(
+    tail: Tail, images: Images, what: str, dtype: str, index: Sequence[int] | None = None
+) -> Iterator[NDArray[np.float32]]:
+    """Samples of the images with these indices (or all), batch by batch; tells the progress."""
+    chosen = np.arange(len(images)) if index is None else np.array(index, dtype=np.intp)
     started = reported = time.monotonic()
-    for first in range(0, len(images), _BATCH):
-        batch = images[first : first + _BATCH]
-        samples[first : first + len(batch)] = _reduce(tail, batch, dtype)
+    for first in range(0, len(chosen), _BATCH):
+        batch = images[chosen[first : first + _BATCH]]
+        yield _reduce(tail, batch, dtype)
         now = time.monotonic()
         if now - reported > 10:
             done = first + len(batch)
-            left = (now - started) / done * (len(images) - done)
+            left = (now - started) / done * (len(chosen) - done)
             log(
                 INFO,
                 "[fedclusters] features of %s: %d of %d images, %.0f s left",
                 what,
                 done,
-                len(images),
+                len(chosen),
                 left,
             )
             reported = now

@@ -55,7 +55,7 @@ def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) 
     images, labels = read_images(str(images_path))
     frozen = frozen_model(config)
     classifier = Classifier(frozen.tail, results.read_statistics(run_dir))
-    samples = torch.from_numpy(np.array(frozen.reduce(images, "the images")))
+    samples = torch.from_numpy(frozen.reduce(images, "the images")[:])
     prototypes = state.get("prototypes")
     favoured = None
     if prototypes is not None:

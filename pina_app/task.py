@@ -4,9 +4,7 @@ import dataclasses
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from app_kit.check_data import read_own_data
@@ -14,7 +12,7 @@ from app_kit.source import Images
 from app_kit.sources import load_public_images, open_source
 from pina_app.config import PinaConfig
 from pina_app.datasets import Federation, load_federation
-from pina_app.features import Cache, reduce_images
+from pina_app.features import Cache, Samples, reduce_images
 from pina_app.model import create_backbone, weights_key
 from pina_app.tails import Tail, create_tail
 from strategies.clustering.public_statistics import PublicStatistics, measure, without_public_data
@@ -29,7 +27,7 @@ class FrozenModel:
     cache: Cache | None
     dtype: str
 
-    def reduce(self, images: Images, what: str) -> NDArray[np.float32]:
+    def reduce(self, images: Images, what: str) -> Samples:
         """Reduced samples of images, cached."""
         return reduce_images(self.tail, images, self.key, self.cache, what, self.dtype)
 
@@ -74,7 +72,7 @@ def frozen_model(config: PinaConfig) -> FrozenModel:
 
 
 @lru_cache(maxsize=1)
-def simulated_federation(config: PinaConfig) -> tuple[Federation, NDArray[np.float32]]:
+def simulated_federation(config: PinaConfig) -> tuple[Federation, Samples]:
     """The federation and the reduced samples of all its clients, once a process."""
     federation = load_federation(config)
     return federation, frozen_model(config).reduce(federation.images, "the clients' images")
@@ -85,7 +83,7 @@ def simulated_client(config: PinaConfig, client: int) -> ClientData:
     federation, samples = simulated_federation(config)
     own = slice(int(federation.offsets[client]), int(federation.offsets[client + 1]))
     return ClientData(
-        torch.from_numpy(np.array(samples[own])),
+        torch.from_numpy(samples[own]),
         torch.from_numpy(federation.labels[own]),
         int(federation.groups[client]),
     )
@@ -102,7 +100,7 @@ def device_client(config: PinaConfig, path: str) -> ClientData:
     """
     images, labels = read_own_data(path)
     samples = frozen_model(config).reduce(images, "this device's images")
-    return ClientData(torch.from_numpy(np.array(samples)), torch.from_numpy(labels), -1)
+    return ClientData(torch.from_numpy(samples[:]), torch.from_numpy(labels), -1)
 
 
 def number_of_classes(config: PinaConfig) -> int:
@@ -122,7 +120,7 @@ def public_statistics(config: PinaConfig) -> PublicStatistics:
     images = load_public_images(config.public_data)
     if images is None:
         return nothing
-    samples = torch.from_numpy(np.array(model.reduce(images, "the public images")))
+    samples = torch.from_numpy(model.reduce(images, "the public images")[:])
     features = Classifier(model.tail, nothing).frozen_features(samples)
     return measure(features, config.public_data, config.embedding_size)
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import time
+from collections.abc import Iterator
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -77,16 +78,22 @@ def test_images_are_resized_to_the_model(size: int) -> None:
 
 
 class Spy:
-    """Counts computations of features."""
+    """Counts the images of every computation of features, but for the one that tells the shape."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        self.compute = features._fill
-        monkeypatch.setattr(features, "_fill", self)
+        self.images = 0
+        self.compute = features._in_batches
+        monkeypatch.setattr(features, "_in_batches", self)
 
-    def __call__(self, *arguments: object) -> None:
-        self.count += 1
-        self.compute(*arguments)  # type: ignore[arg-type]
+    def __call__(self, *arguments: Any) -> Iterator[NDArray[np.float32]]:
+        for batch in self.compute(*arguments):
+            self.images += len(batch)
+            yield batch
+
+    def since(self) -> int:
+        """Images computed since the last call."""
+        count, self.images = self.images, 0
+        return count
 
 
 def test_samples_are_the_tails_whatever_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +103,7 @@ def test_samples_are_the_tails_whatever_the_batch(monkeypatch: pytest.MonkeyPatc
     expected = tail.reduce(to_pixels(tail, images))
     for batch in (1, 3, 10, 64):
         monkeypatch.setattr(features, "_BATCH", batch)
-        samples = reduce_images(tail, images, "key", None, "test")
+        samples = reduce_images(tail, images, "key", None, "test")[:]
         assert samples.dtype == np.float32
         np.testing.assert_allclose(samples, expected, rtol=1e-4, atol=1e-5)
 
@@ -105,66 +112,104 @@ def test_a_hit_equals_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The second call computes nothing and gives the same bits."""
     spy = Spy(monkeypatch)
     tail, images = create_tail(random_vit()), some_images()
-    uncached = reduce_images(tail, images, "key", None, "test")
-    miss = reduce_images(tail, images, "key", Cache(tmp_path / "a" / "b", LIMIT), "test")
-    assert spy.count == 2
-    hit = reduce_images(tail, images, "key", Cache(tmp_path / "a" / "b", LIMIT), "test")
-    assert spy.count == 2
-    np.testing.assert_array_equal(miss, uncached)
-    np.testing.assert_array_equal(hit, uncached)
+    cache = Cache(tmp_path / "a" / "b", LIMIT)
+    uncached = reduce_images(tail, images, "key", None, "test")[:]
+    miss = reduce_images(tail, images, "key", cache, "test")
+    assert spy.since() == 2 * len(images)
+    hit = reduce_images(tail, images, "key", cache, "test")
+    np.testing.assert_array_equal(miss[:], uncached)
+    np.testing.assert_array_equal(hit[:], uncached)
+    np.testing.assert_array_equal(hit[3:5], uncached[3:5])
     layout = np.asfortranarray(images)  # the same images, laid out otherwise
-    np.testing.assert_array_equal(
-        reduce_images(tail, layout, "key", Cache(tmp_path / "a" / "b", LIMIT), ""), hit
-    )
-    assert spy.count == 2
+    np.testing.assert_array_equal(reduce_images(tail, layout, "key", cache, "")[:], uncached)
+    assert spy.since() == 0
     with pytest.raises(ValueError, match="read-only"):
-        hit[0] = 0  # a cached sample cannot be spoilt by accident
+        hit.rows[0] = 0  # a cached sample cannot be spoilt by accident
+
+
+def test_only_images_that_were_never_seen_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another order, a part, a repetition and a mixture, each image with its own sample."""
+    spy = Spy(monkeypatch)
+    tail, images = create_tail(random_vit()), some_images(12)
+    expected = reduce_images(tail, images, "key", None, "test")[:]
+    spy.since()
+    for index, new in (
+        ([4, 2, 7], 3),
+        ([7, 2], 0),
+        ([2, 5, 5, 4, 5], 1),
+        (list(range(12)), 8),
+    ):
+        samples = reduce_images(tail, images[index], "key", Cache(tmp_path, LIMIT), "test")
+        assert spy.since() == new
+        np.testing.assert_allclose(samples[:], expected[index], rtol=1e-5, atol=1e-6)
 
 
 def test_the_key_changes_with_all_that_matters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights, one pixel, the order, the shape, and the kind of tail."""
+    """Weights, one pixel, the shape, and the kind of tail."""
     spy = Spy(monkeypatch)
     tail, images = create_tail(random_vit()), some_images(12)
     one_pixel = images.copy()
     one_pixel[-1, -1, -1] ^= 1
     other_tail = create_tail(random_vit(global_pool="avg"))
-    calls = [
-        (tail, images, "key"),
-        (tail, images, "other key"),
-        (tail, one_pixel, "key"),
-        (tail, images[::-1], "key"),
-        (tail, images[:-1], "key"),
-        (tail, images.reshape(6, 16, 8), "key"),
-        (other_tail, images, "key"),
-    ]
-    for count, (kind, content, key) in enumerate(calls, start=1):
+    for kind, content, key, new in (
+        (tail, images, "key", 12),
+        (tail, images, "other key", 12),
+        (tail, one_pixel, "key", 1),
+        (tail, images.reshape(6, 16, 8), "key", 6),
+        (other_tail, images, "key", 12),
+    ):
         samples = reduce_images(kind, content, key, Cache(tmp_path, LIMIT), "test")
-        assert spy.count == count
+        assert spy.since() == new
         assert len(samples) == len(content)
-    assert len(list(tmp_path.glob("samples-*.npy"))) == len(calls)
+    assert len(list(tmp_path.glob("samples-*.rows"))) == 4
 
 
-def test_an_interrupted_computation_leaves_no_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cut", ["after a batch", "within a row", "within a digest"])
+def test_an_interrupted_computation_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
 ) -> None:
-    """Neither does a stale partial file of a killed process matter."""
-    tail, images = create_tail(random_vit()), some_images()
+    """Whatever was half written is written again, the rest is kept."""
+    monkeypatch.setattr(features, "_BATCH", 4)
+    spy = Spy(monkeypatch)
+    tail, images = create_tail(random_vit()), some_images(12)
+    expected = reduce_images(tail, images, "key", None, "test")[:]
     with monkeypatch.context() as patch:
 
-        def fail(*_: object) -> None:
-            raise KeyboardInterrupt
+        def dies_in_the_third_batch(*arguments: Any) -> Iterator[NDArray[np.float32]]:
+            for number, batch in enumerate(spy(*arguments)):
+                if number == 2:
+                    raise KeyboardInterrupt
+                yield batch
 
-        patch.setattr(features, "_fill", fail)
+        patch.setattr(features, "_in_batches", dies_in_the_third_batch)
         with pytest.raises(KeyboardInterrupt):
             reduce_images(tail, images, "key", Cache(tmp_path, LIMIT), "test")
-    assert not list(tmp_path.glob("*.npy"))
-    (lock,) = tmp_path.glob("*.lock")
-    lock.with_suffix(".partial").write_bytes(b"rubbish")
+    (rows,) = tmp_path.glob("*.rows")
+    (digests,) = tmp_path.glob("*.digests")
+    if cut == "within a row":
+        with rows.open("ab") as file:
+            file.write(b"half a row")
+    if cut == "within a digest":
+        with digests.open("ab") as file:
+            file.write(b"half a digest")
+    spy.since()
     samples = reduce_images(tail, images, "key", Cache(tmp_path, LIMIT), "test")
-    np.testing.assert_array_equal(samples, reduce_images(tail, images, "key", None, "test"))
-    assert [path.suffixes for path in tmp_path.glob("*.npy")] == [[".npy"]]
+    assert spy.since() == 4
+    np.testing.assert_allclose(samples[:], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("deleted", ["rows", "digests"])
+def test_a_pool_without_one_of_its_files_is_computed_again(tmp_path: Path, deleted: str) -> None:
+    tail, images = create_tail(random_vit()), some_images()
+    first = reduce_images(tail, images, "key", Cache(tmp_path, LIMIT), "test")[:]
+    (file,) = tmp_path.glob(f"*.{deleted}")
+    file.unlink()
+    again = reduce_images(tail, images[::-1], "key", Cache(tmp_path, LIMIT), "test")[::-1]
+    np.testing.assert_allclose(again, first, rtol=1e-5, atol=1e-6)
 
 
 class SlowInChild:
@@ -176,18 +221,18 @@ class SlowInChild:
     def __call__(self) -> None:
         """Runs in the forked process, whose patched module nobody else sees."""
         computed = []
-        compute = features._fill
+        compute = features._in_batches
 
-        def slow(*arguments: object) -> None:
+        def slow(*arguments: Any) -> Iterator[NDArray[np.float32]]:
             computed.append(1)
             time.sleep(0.3)
-            compute(*arguments)  # type: ignore[arg-type]
+            yield from compute(*arguments)
 
-        features._fill = slow  # type: ignore[assignment]
+        features._in_batches = slow  # type: ignore[assignment]
         tail = create_tail(random_vit())
         self.barrier.wait(timeout=60)
         samples = reduce_images(tail, some_images(), "key", Cache(self.cache, LIMIT), "test")
-        self.answers.put((len(computed), np.array(samples)))
+        self.answers.put((len(computed), samples[:]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -205,47 +250,46 @@ def test_concurrent_writers_compute_once(tmp_path: Path) -> None:
         process.join(timeout=60)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert sorted(count for count, _ in results) == [0, 0, 1]
-    expected = reduce_images(create_tail(random_vit()), some_images(), "key", None, "test")
+    expected = reduce_images(create_tail(random_vit()), some_images(), "key", None, "test")[:]
     for _, samples in results:
         np.testing.assert_allclose(samples, expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(samples, results[0][1])
-    assert len(list(tmp_path.glob("*.npy"))) == 1
+    assert len(list(tmp_path.glob("*.rows"))) == 1
 
 
 def test_the_cache_is_bounded_and_forgets_the_least_recently_used(tmp_path: Path) -> None:
-    """Room for two files: a third evicts the one that was not used again."""
-    tail = create_tail(random_vit())
-    sets = [some_images(6, seed) for seed in range(3)]
-    size = reduce_images(tail, sets[0], "key", None, "test").nbytes + 128  # npy header
-    cache = Cache(tmp_path, 2 * size)
+    """Room for the pools of two models: a third evicts the one that was not used again."""
+    tail, images = create_tail(random_vit()), some_images(6)
+    cache = Cache(tmp_path, 2 * reduce_images(tail, images, "key", None, "test")[:].nbytes)
     paths: list[Path] = []
-    for index in (0, 1):
-        reduce_images(tail, sets[index], "key", cache, "test")
-        paths += [file for file in tmp_path.glob("samples-*.npy") if file not in paths]
+    for key in ("a", "b"):
+        reduce_images(tail, images, key, cache, "test")
+        paths += [file for file in tmp_path.glob("samples-*.rows") if file not in paths]
     for seconds, path in enumerate(paths):
         os.utime(path, (seconds, seconds))
-    mapped = reduce_images(tail, sets[0], "key", cache, "test")  # now the most recent
-    reduce_images(tail, sets[2], "key", cache, "test")
+    mapped = reduce_images(tail, images, "a", cache, "test")  # now the most recent
+    reduce_images(tail, images, "c", cache, "test")
     assert paths[0].exists()
     assert not paths[1].exists()
-    assert len(list(tmp_path.glob("samples-*.npy"))) == 2
-    assert np.isfinite(mapped).all()  # still mapped
+    assert not paths[1].with_suffix(".digests").exists()
+    assert len(list(tmp_path.glob("samples-*.rows"))) == 2
+    assert np.isfinite(mapped[:]).all()  # still mapped
 
 
-def test_a_file_larger_than_the_bound_is_still_used(tmp_path: Path) -> None:
+def test_a_pool_larger_than_the_bound_is_still_used(tmp_path: Path) -> None:
     tail = create_tail(random_vit())
     samples = reduce_images(tail, some_images(), "key", Cache(tmp_path, 1), "test")
-    assert samples.size > 0
-    assert len(list(tmp_path.glob("samples-*.npy"))) == 1
+    assert samples[:].size > 0
+    assert len(list(tmp_path.glob("samples-*.rows"))) == 1
 
 
 def test_bfloat16_is_an_approximation_of_its_own(tmp_path: Path) -> None:
-    """Its own cache entry; within bfloat16's precision (8 bits) of the reference, not equal."""
+    """Its own pool; within bfloat16's precision (8 bits) of the reference, not equal."""
     tail, images = create_tail(random_vit()), some_images()
     cache = Cache(tmp_path, LIMIT)
-    exact = reduce_images(tail, images, "key", cache, "test")
-    rough = reduce_images(tail, images, "key", cache, "test", "bfloat16")
+    exact = reduce_images(tail, images, "key", cache, "test")[:]
+    rough = reduce_images(tail, images, "key", cache, "test", "bfloat16")[:]
     assert rough.dtype == np.float32
     error = np.abs(exact - rough).max() / np.abs(exact).max()
     assert 0 < error < 0.03
-    assert len(list(tmp_path.glob("samples-*.npy"))) == 2
+    assert len(list(tmp_path.glob("samples-*.rows"))) == 2
