@@ -10,11 +10,11 @@ from pathlib import Path
 from app_kit import run_config
 from app_kit.partition import PARTITIONERS
 from app_kit.run_config import Scalar, key_of
+from pina_app.method_table import METHODS
 from strategies.aggregation import SKIPS
 from strategies.clustering.normality import RESCALES
 from strategies.pina import INITS
 
-METHODS = ("pina", "fedavg", "oracle")
 PRESETS = Path(__file__).parent / "presets"
 
 
@@ -43,6 +43,7 @@ class PinaConfig:
     dirichlet_alpha: float = 0.5
     augmented_copies: int = 0
     test_images: int = 0
+    held_out: float = 0.0
     classes: int | None = None
     public_data: str = "digits"
     # model
@@ -68,11 +69,13 @@ class PinaConfig:
     epochs: int = 10
     batch_size: int = 50
     learning_rate: float = 0.2
+    proximal_mu: float = 1.0
     clip: float = 1.0
     rescale: str = "count"
     skip: str = "energy"
     equal_norm_rounds: int = 10
     release: str = "slots"
+    smallest_share: float = 0.1
     server_momentum: float = 0.0
     # privacy
     private: bool = True
@@ -149,7 +152,10 @@ class PinaConfig:
             ("clip", "<= 1e6", self.clip <= 1e6),
             ("q", "in (0, 1]", 0 < self.q <= 1),
             ("init_q", "in (0, 1]", 0 < self.init_q <= 1),
+            ("held_out", "in [0, 1)", 0 <= self.held_out < 1),
             ("hysteresis", ">= 0", self.hysteresis >= 0),
+            ("proximal_mu", ">= 0", self.proximal_mu >= 0),
+            ("smallest_share", "in [0, 1]", 0 <= self.smallest_share <= 1),
             ("server_momentum", "in [0, 1)", 0 <= self.server_momentum < 1),
             (
                 "init_share",
@@ -181,7 +187,9 @@ class PinaConfig:
 
     def _check_combinations(self) -> None:
         digits = self.dataset == "digits"
-        rules = [
+        sketches = "init = 'lora-sketch'" if self.init == "lora-sketch" else ""
+        sketches = "method pina-paper" if "pina-paper" in self.method_list else sketches
+        rules: list[tuple[object, str]] = [
             (
                 not self.simulation and "oracle" in self.method_list,
                 "methods = 'oracle': needs simulation = true; no device knows its true cluster",
@@ -200,6 +208,11 @@ class PinaConfig:
                 "oracle" in self.method_list and len(self.rotation_list) != self.clusters,
                 f"clusters = {self.clusters}: the oracle method needs one cluster a rotation "
                 f"({len(self.rotation_list)})",
+            ),
+            (
+                "rr-cluster" in self.method_list and self.smallest_share * self.clusters > 1,
+                f"smallest-share = {self.smallest_share}: rr-cluster cannot give every cluster so "
+                f"much; must be at most 1 / clusters = {1 / max(1, self.clusters):g}",
             ),
             (
                 self.private and self.epsilon is None and self.noise_multiplier is None,
@@ -221,6 +234,11 @@ class PinaConfig:
                 "images (.npz) or 'none'",
             ),
             (
+                not self.simulation and self.held_out > 0,
+                f"held-out = {self.held_out}: needs simulation = true; no test result leaves a "
+                "device",
+            ),
+            (
                 self.clients < len(self.rotation_list),
                 f"clients = {self.clients}: must be at least one for each of the "
                 f"{len(self.rotation_list)} rotations",
@@ -230,12 +248,12 @@ class PinaConfig:
                 "partitioner = 'natural': the digits have no writers; use 'iid' or 'dirichlet'",
             ),
             (
-                self.init == "lora-sketch" and self.trainable == "head",
-                "trainable = 'head': init = 'lora-sketch' needs the LoRA vector; use 'lora+head'",
+                sketches and self.trainable == "head",
+                f"trainable = 'head': {sketches} needs the LoRA vector; use 'lora+head'",
             ),
             (
-                self.init == "lora-sketch" and self.lora_targets != "last.value",
-                f"lora-targets = {self.lora_targets!r}: init = 'lora-sketch' needs 'last.value'",
+                sketches and self.lora_targets != "last.value",
+                f"lora-targets = {self.lora_targets!r}: {sketches} needs 'last.value'",
             ),
         ]
         for broken, message in rules:
@@ -251,6 +269,10 @@ class PinaConfig:
     def rotation_list(self) -> list[int]:
         """Rotations in degrees; client groups take them in turn."""
         return [int(part) for part in self.rotations.split(",")]
+
+    def local_steps(self, images: int) -> int:
+        """Local SGD steps of a client with so many images."""
+        return self.epochs * -(-images // self.batch_size)
 
     @property
     def nodes(self) -> int:

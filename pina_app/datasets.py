@@ -30,6 +30,8 @@ class Federation:
         True cluster of every client.
     test_images, test_labels : (G, M, H, W[, 3]) uint8 and (M,) int64
         The same test images in every rotation.
+    held_out : (N,)
+        Images that their client does not train on but is tested with.
     """
 
     images: Images
@@ -38,6 +40,7 @@ class Federation:
     groups: NDArray[np.int64]
     test_images: Images
     test_labels: Labels
+    held_out: NDArray[np.bool_]
 
 
 def load_federation(config: PinaConfig) -> Federation:
@@ -68,6 +71,7 @@ def load_federation(config: PinaConfig) -> Federation:
     count = min(config.test_images or available, available)
     tested = np.sort(rng.permutation(available)[:count])
     upright = source.test_images(tested)
+    held = [_held_out(config, client, len(part)) for client, part in enumerate(parts)]
     return Federation(
         images=np.concatenate(images),
         labels=np.concatenate(labels),
@@ -75,7 +79,14 @@ def load_federation(config: PinaConfig) -> Federation:
         groups=groups,
         test_images=np.stack([rotate(upright, angle) for angle in rotations]),
         test_labels=source.test_labels[tested],
+        held_out=np.concatenate([np.tile(mask, repeat) for mask in held]),
     )
+
+
+def _held_out(config: PinaConfig, client: int, images: int) -> NDArray[np.bool_]:
+    """A random share of a client's images; all copies of an image are on the same side."""
+    order = stream(config.partition_seed, "held-out", client).permutation(images)
+    return np.asarray(order < round(config.held_out * images))
 
 
 def rotate(images: Images, degrees: int) -> Images:

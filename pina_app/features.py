@@ -3,8 +3,9 @@
 The cache holds one pool for each frozen model, named by a hash of the weights (with the LoRA's A),
 the image size and the precision: a file of rows and a file with the digest of the image of each
 row. A sample is found by its image, so other seeds, splits and data sets that share images share
-the work, and a pass that was interrupted goes on where it stopped. Writers hold a lock; a digest
-is written after its row, so a row without one, of a killed process, is written over. An image's
+the work, and a pass that was interrupted goes on where it stopped. Writers hold a lock, readers
+need none: a digest is written after its row, so a row without one, of a killed process, is
+written over. An image's
 rounding (1e-8) may depend on the size of the batch in which it was first computed.
 """
 
@@ -81,7 +82,7 @@ class Cache:
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """Reduced samples of some images; a slice of them is read when it is asked for.
+    """Reduced samples of some images; a part of them is read when it is asked for.
 
     Attributes
     ----------
@@ -98,7 +99,7 @@ class Samples:
         """Return n."""
         return len(self.index)
 
-    def __getitem__(self, part: slice) -> NDArray[np.float32]:
+    def __getitem__(self, part: slice | NDArray[np.intp]) -> NDArray[np.float32]:
         """Copy a part of the samples; ``[:]`` is all of them."""
         return np.asarray(self.rows[self.index[part]])
 
@@ -134,26 +135,22 @@ def reduce_images(
     cache.directory.mkdir(parents=True, exist_ok=True)
     pool = cache.directory / f"samples-{name}.rows"
     wanted = [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
-    with FileLock(pool.with_suffix(".lock")):
-        if not pool.exists():  # deleted alone, say
-            pool.with_suffix(".digests").unlink(missing_ok=True)
-        known = _read_digests(pool)
-        missing = [i for d, i in {d: i for i, d in enumerate(wanted)}.items() if d not in known]
-        shape = _reduce(tail, images[:1], dtype).shape[1:]
-        _append(tail, images, wanted, sorted(missing), pool, what, dtype)
-        pool.touch()  # used now
-        cache.evict(keep=pool)
-        known = _read_digests(pool)
-        rows: NDArray[np.float32] = np.memmap(
-            pool, np.float32, mode="r", shape=(len(known), *shape)
-        )
+    shape = _reduce(tail, images[:1], dtype).shape[1:]
+    if not _read_digests(pool).keys() >= set(wanted):
+        with FileLock(pool.with_suffix(".lock")):
+            _append(tail, images, wanted, pool, what, dtype)
+            cache.evict(keep=pool)
+    pool.touch()  # used now
+    known = _read_digests(pool)
+    rows: NDArray[np.float32] = np.memmap(pool, np.float32, mode="r", shape=(len(known), *shape))
     return Samples(rows, np.array([known[digest] for digest in wanted], dtype=np.intp))
 
 
 def _read_digests(pool: Path) -> dict[bytes, int]:
     """Row of every image that the pool holds."""
     path = pool.with_suffix(".digests")
-    content = path.read_bytes() if path.exists() else b""
+    # A pool that was deleted alone holds nothing.
+    content = path.read_bytes() if path.exists() and pool.exists() else b""
     return {
         content[start : start + _DIGEST]: start // _DIGEST
         for start in range(0, len(content) - len(content) % _DIGEST, _DIGEST)
@@ -161,22 +158,16 @@ def _read_digests(pool: Path) -> dict[bytes, int]:
 
 
 def _append(
-    tail: Tail,
-    images: Images,
-    digests: list[bytes],
-    missing: list[int],
-    pool: Path,
-    what: str,
-    dtype: str,
+    tail: Tail, images: Images, digests: list[bytes], pool: Path, what: str, dtype: str
 ) -> None:
-    """Compute the missing images and add them to the pool, batch by batch."""
-    if not missing:
-        return
-    known = len(_read_digests(pool))
+    """Compute the images that the pool lacks, and add them batch by batch."""
+    known = _read_digests(pool)
+    first = {digest: i for i, digest in reversed(list(enumerate(digests)))}
+    missing = sorted(i for digest, i in first.items() if digest not in known)
+    row_bytes = _reduce(tail, images[:1], dtype).nbytes
     with pool.open("ab") as rows, pool.with_suffix(".digests").open("ab") as names:
-        names.truncate(known * _DIGEST)
-        row_bytes = _reduce(tail, images[:1], dtype).nbytes
-        rows.truncate(known * row_bytes)
+        names.truncate(len(known) * _DIGEST)
+        rows.truncate(len(known) * row_bytes)
         done = 0
         for batch in _in_batches(tail, images, what, dtype, missing):
             rows.write(batch.tobytes())

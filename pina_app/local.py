@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
-from pina_app.model import LORA_B
+from pina_app.local_noise import local_noise, sketches
 from pina_app.task import ClientData
 from pina_app.training import LocalTraining, train_clients
 from strategies import wire
 from strategies.assignment import lowest_loss, nearest_prototype
-from strategies.clustering.sketch import sketch
+from strategies.fednova import accumulated_steps
 from strategies.randomness import stream
+from strategies.rr_cluster import moved
 
 Prototypes = NDArray[np.float64]
 
@@ -32,11 +33,12 @@ def answer(
     clients: dict[int, ClientData],
     models: Sequence[wire.Model],
     prototypes: Prototypes | None,
+    mu: float = 0.0,
 ) -> RecordDict:
     """The node's reply: the protected sum over its clients (or their noised sketches).
 
-    One client that cannot be computed must not take its neighbours on the node with it: then every
-    client is computed by itself.
+    ``mu`` is the weight of FedProx's proximal term. One client that cannot be computed must not
+    take its neighbours on the node with it: then every client is computed by itself.
     """
     usable = {client: data for client, data in clients.items() if data.usable}
     unusable = sorted(clients.keys() - usable.keys())
@@ -50,7 +52,7 @@ def answer(
         data = {client: usable[client] for client in batch}
         try:
             updates[rows], chosen[rows] = _compute(
-                config, classifier, request, data, models, prototypes
+                config, classifier, request, data, models, prototypes, mu
             )
         except Exception as error:
             if len(batch) > 1:
@@ -63,20 +65,20 @@ def answer(
     if request.phase == "sketch":
         finite = np.asarray(np.isfinite(updates).all(axis=1))
         content = wire.sketch_reply(
-            _sketches(config, request, list(clients), usable, updates, models)
+            sketches(config, request, list(clients), usable, updates, models)
         )
     else:
         total, finite = request.layout.encode(updates, chosen)
-        content = wire.contribution(total)
+        content = wire.contribution(total + local_noise(config, request, list(clients)))
     unusable = sorted([*unusable, *(k for k, good in zip(usable, finite, strict=True) if not good)])
     return content if request.private else wire.naming(content, unusable)
 
 
-def nothing(request: wire.RoundRequest, clients: Sequence[int]) -> RecordDict:
-    """The reply of a node that could not compute: zeros of the right size."""
+def nothing(config: PinaConfig, request: wire.RoundRequest, clients: Sequence[int]) -> RecordDict:
+    """The reply of a node that could not compute: zeros of the right size, and any local noise."""
     if request.phase == "sketch":
         return wire.sketch_reply(np.zeros((len(clients), request.width)))
-    return wire.contribution(np.zeros(request.layout.size, dtype=np.int64))
+    return wire.contribution(local_noise(config, request, clients))
 
 
 def _update_size(request: wire.RoundRequest, models: Sequence[wire.Model]) -> int:
@@ -91,14 +93,16 @@ def _compute(
     clients: dict[int, ClientData],
     models: Sequence[wire.Model],
     prototypes: Prototypes | None,
+    mu: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
     """Updates (or embeddings) of several clients, and the slot that each chooses."""
     nowhere = np.zeros(len(clients), dtype=np.intp)
     if request.phase == "sketch":
-        return _train(config, classifier, request, clients, models, nowhere), nowhere
+        return _train(config, classifier, request, clients, models, nowhere, mu), nowhere
     if request.phase == "train":
         chosen = assign(config, classifier, request.assignment, clients, models, prototypes)
-        return _train(config, classifier, request, clients, models, chosen), chosen
+        chosen = _moved(config, request, list(clients), chosen)
+        return _train(config, classifier, request, clients, models, chosen, mu), chosen
     embeddings = classifier.embeddings([data.samples for data in clients.values()])
     if request.phase == "mean" or prototypes is None:
         return embeddings, nowhere
@@ -129,6 +133,21 @@ def assign(
     return lowest_loss(losses, favoured, config.hysteresis)
 
 
+def _moved(
+    config: PinaConfig,
+    request: wire.RoundRequest,
+    clients: Sequence[int],
+    chosen: NDArray[np.integer],
+) -> NDArray[np.integer]:
+    """The clusters after the random moves of ``strategies.rr_cluster``, if there are any."""
+    if request.leave is None or request.join is None:
+        return chosen
+    seed = config.seed if config.simulation else None
+    leave, join = np.array(request.leave), np.array(request.join)
+    rngs = [stream(seed, "moves", request.round, client) for client in clients]
+    return np.concatenate([moved(chosen[[i]], leave, join, rng) for i, rng in enumerate(rngs)])
+
+
 def _train(
     config: PinaConfig,
     classifier: Classifier,
@@ -136,17 +155,19 @@ def _train(
     clients: dict[int, ClientData],
     models: Sequence[wire.Model],
     chosen: NDArray[np.integer],
+    mu: float,
 ) -> NDArray[np.float64]:
     settings = LocalTraining(
         config.epochs,
         config.batch_size,
         config.learning_rate,
+        mu,
         train_lora=config.trainable == "lora+head",
         train_head=request.phase == "train",
     )
     seed = config.seed if config.simulation else None
     name = f"batches-{request.phase}"
-    return train_clients(
+    updates = train_clients(
         classifier,
         settings,
         [models[cluster] for cluster in chosen],
@@ -154,29 +175,9 @@ def _train(
         [data.labels for data in clients.values()],
         [stream(seed, name, request.round, client) for client in clients],
     )
-
-
-def _sketches(
-    config: PinaConfig,
-    request: wire.RoundRequest,
-    ids: Sequence[int],
-    usable: dict[int, ClientData],
-    updates: NDArray[np.float64],
-    models: Sequence[wire.Model],
-) -> NDArray[np.float64]:
-    """A noised sketch (h,) of B's update for each client asked; of zeros for an unusable one."""
-    zero = np.zeros(request.width)
-    computed = wire.unflatten(np.nan_to_num(updates), models[0])
-    rows = dict(zip(usable, (update[LORA_B].ravel() for update in computed), strict=True))
-    seed = config.seed if config.simulation else None
-    return np.stack(
-        [
-            sketch(
-                rows.get(client, zero),
-                request.threshold,
-                request.noise_multiplier,
-                stream(seed, "sketch-noise", request.round, client),
-            )
-            for client in ids
-        ]
-    )
+    if not request.normalise:
+        return updates
+    steps = [config.local_steps(len(data.labels)) for data in clients.values()]
+    worth = np.array([accumulated_steps(count, request.local_momentum) for count in steps])
+    normalised: NDArray[np.float64] = updates / worth[:, None]
+    return normalised

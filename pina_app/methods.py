@@ -9,27 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
+from app_kit.sources import open_source
 from pina_app.config import PinaConfig
-from pina_app.model import LORA_B, initial_model
+from pina_app.method_table import Method, method_of
+from pina_app.model import HEAD_WEIGHT, LORA_B, RANDOM_HEAD, initial_model
 from strategies import wire
 from strategies.aggregation import Aggregation
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
+from strategies.fednova import FedNova
 from strategies.pina import PINA
 from strategies.privacy.calibration import Event, calibrate
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, Stage, plan_privacy
 from strategies.randomness import stream
+from strategies.rr_cluster import RRCluster
 
 RANDOM_B = 0.02
-"""Standard deviation of B with ``init = "random"``."""
+"""Standard deviation of a random B."""
 
 
 def method_plan(config: PinaConfig, method: str) -> PrivacyPlan:
     """The privacy plan of one method; ``epsilon_*`` are None where none is claimed."""
-    initialised = method == "pina" and config.init == "secure-kmeans"
+    entry = method_of(method, config.init)
+    initialised = entry.init == "secure-kmeans"
     plan = plan_privacy(
         clients=config.clients,
         sampling=config.q,
@@ -43,12 +48,11 @@ def method_plan(config: PinaConfig, method: str) -> PrivacyPlan:
         init_share=config.init_share,
         epsilon_for=config.epsilon_for,
         max_participations=config.max_participations,
-        noise_cohort_size=config.noise_cohort_size,
+        # A client that adds the noise itself does not know of a crowd.
+        noise_cohort_size=None if entry.local_noise else config.noise_cohort_size,
         delta=config.delta,
     )
-    if method == "pina" and config.init == "lora-sketch":
-        return _with_sketches(config, plan)
-    return plan
+    return _with_sketches(config, plan) if entry.init == "lora-sketch" else plan
 
 
 def _with_sketches(config: PinaConfig, plan: PrivacyPlan) -> PrivacyPlan:
@@ -72,22 +76,32 @@ def _with_sketches(config: PinaConfig, plan: PrivacyPlan) -> PrivacyPlan:
 
 def method_aggregation(config: PinaConfig, method: str) -> Aggregation:
     """What one method does with its secure sums."""
+    entry = method_of(method, config.init)
+    steps = _typical_steps(config) if method == "fednova" else 1
     return Aggregation(
-        threshold=config.clip,
-        # One cluster has nothing to rescale: its divisor is the expected cohort.
-        rescale="none" if method == "fedavg" else config.rescale,
-        skip=config.skip,
+        threshold=config.clip / steps,  # FedNova's updates are those of a single step
+        rescale=entry.rescale or config.rescale,
+        skip=entry.skip or config.skip,
         equal_norm_rounds=config.equal_norm_rounds,
         server_momentum=config.server_momentum,
     )
+
+
+def _typical_steps(config: PinaConfig) -> int:
+    """Local steps of a client with the usual number of images, which is public."""
+    images = config.images_per_client
+    if not images and config.simulation:
+        source = open_source(config.dataset, config.partition_seed)
+        images = round(len(source.train_labels) / config.clients)
+    return config.local_steps(max(1, images))
 
 
 def create_strategy(
     config: PinaConfig, method: str, statistics: PublicStatistics, ledger_path: Path | None
 ) -> ClusteredStrategy:
     """The strategy of one method, with its ledger."""
+    entry = method_of(method, config.init)
     plan = method_plan(config, method)
-    pina = method == "pina"
     public: RecordDict = wire.public_content(
         {
             "mean": statistics.mean,
@@ -99,38 +113,53 @@ def create_strategy(
     common: dict[str, Any] = {
         "name": method,
         "clients": config.clients,
-        "clusters": 1 if method == "fedavg" else config.clusters,
+        "clusters": _number_of_models(config, entry),
         "plan": plan,
         "aggregation": method_aggregation(config, method),
         "ledger": Ledger(ledger_path, method, plan.delta, plan.budget, plan.max_participations),
         "seed": config.seed if config.simulation else None,
         "public": public,
+        "local_noise": entry.local_noise,
     }
-    if not pina:
-        return ClusteredStrategy(assignment="single" if method == "fedavg" else "oracle", **common)
-    return PINA(
-        init=config.init,
-        embedding_size=len(statistics.embedding),
-        prototype_rounds=config.prototype_rounds,
-        sketch_array=LORA_B,
-        **common,
-    )
+    if entry.init is not None:
+        return PINA(
+            init=entry.init,
+            embedding_size=len(statistics.embedding),
+            prototype_rounds=config.prototype_rounds,
+            sketch_array=LORA_B,
+            **common,
+        )
+    if method == "fednova":
+        return FedNova(effective_steps=_typical_steps(config), **common)
+    if method == "rr-cluster":
+        return RRCluster(smallest_share=config.smallest_share, **common)
+    return ClusteredStrategy(assignment=entry.assignment, **common)
+
+
+def train_config(config: PinaConfig, method: str) -> ConfigRecord:
+    """What a method tells the clients' training beside the request."""
+    return ConfigRecord({wire.PROXIMAL_MU: config.proximal_mu} if method == "fedprox" else {})
+
+
+def _number_of_models(config: PinaConfig, entry: Method) -> int:
+    return 1 if entry.clusters == "one" else config.clusters
 
 
 def initial_models(
     config: PinaConfig, method: str, width: int, classes: int, lora_size: int | None = None
 ) -> list[wire.Model]:
     """Where the cluster models of a method start."""
-    printed = method == "pina" and config.init != "secure-kmeans"
-    count = 1 if method == "fedavg" else config.clusters
+    entry = method_of(method, config.init)
     models = [
-        initial_model(width, classes, random_head=printed, lora_size=lora_size)
-        for _ in range(count)
+        initial_model(width, classes, random_head=entry.start != "zero", lora_size=lora_size)
+        for _ in range(_number_of_models(config, entry))
     ]
-    if method == "pina" and config.init == "random":
-        rng = stream(config.seed if config.simulation else None, "random-init")
-        for model in models:
-            model[LORA_B] = (RANDOM_B * rng.standard_normal(model[LORA_B].size)).astype(np.float32)
+    rng = stream(config.seed if config.simulation else None, "random-init")
+    for model in models if entry.start in ("random-B", "random") else ():
+        model[LORA_B] = (RANDOM_B * rng.standard_normal(model[LORA_B].size)).astype(np.float32)
+        if entry.start == "random":
+            drawn = RANDOM_HEAD * rng.standard_normal(model[HEAD_WEIGHT].shape)
+            model[HEAD_WEIGHT] = drawn.astype(np.float32)
     if config.trainable == "head":
         for model in models:
             del model[LORA_B]

@@ -18,6 +18,8 @@ from strategies.clustering.public_statistics import PUBLIC_SEED
 LORA_B = "lora_B"
 HEAD_WEIGHT = "head.weight"
 HEAD_BIAS = "head.bias"
+RANDOM_HEAD = 0.005
+"""Standard deviation of a random head; ten times as much wrecks IFCA and PINA."""
 
 
 def create_backbone(config: PinaConfig) -> VisionTransformer:
@@ -111,7 +113,7 @@ def initial_model(
     With a zero head the gradient of B is zero; the printed method needs a common non-zero one.
     """
     rng = np.random.default_rng(PUBLIC_SEED)
-    scale = 0.005 if random_head else 0.0
+    scale = RANDOM_HEAD if random_head else 0.0
     return {
         LORA_B: np.zeros(lora_size or width, dtype=np.float32),
         HEAD_WEIGHT: (scale * rng.standard_normal((classes, width))).astype(np.float32),

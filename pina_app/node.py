@@ -24,17 +24,18 @@ def contribution(content: RecordDict, context: Context) -> RecordDict:
     In a private run an error leaves nothing but zeros, as of a client without data.
     """
     request, ids, models, prototypes = wire.read_round(content)
+    config = from_run_config(context.run_config)
+    mu = float(str(wire.read_config(content).get(wire.PROXIMAL_MU, 0.0)))
     try:
-        config = from_run_config(context.run_config)
         clients = _load_clients(config, context, ids, models)
         classifier = Classifier(frozen_model(config).tail, _statistics(context))
-        return local.answer(config, classifier, request, clients, models, prototypes)
+        return local.answer(config, classifier, request, clients, models, prototypes, mu)
     except Exception as error:
         if not request.private:
             raise
         # The text of an error is data: it stays in this node's log.
         log(ERROR, "this node contributes zeros to the round: %s: %s", type(error).__name__, error)
-        return local.nothing(request, ids)
+        return local.nothing(config, request, ids)
 
 
 def _load_clients(

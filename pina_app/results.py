@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from app_kit import run_files
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
+from pina_app.method_table import method_of
 from strategies import run_record
 from strategies.checkpoint import RunDirectory
 from strategies.clustered import ClusteredStrategy
@@ -72,7 +73,7 @@ def privacy_notes(config: PinaConfig, plan: PrivacyPlan, method: str) -> list[st
     if not plan.private:
         return ["no privacy: this run added no noise", *trust(config)]
     notes = []
-    if method == "pina" and config.init == "lora-sketch":
+    if method_of(method, config.init).init == "lora-sketch":
         notes.append(LORA_SKETCH_WARNING)
     notes += trust(config)
     if config.simulation and config.seed is not None:
@@ -118,7 +119,7 @@ def summarise(
         "seconds": round(sum(line["seconds"] for line in lines), 2),
         "private": plan.private,
         "public_data": statistics.source,
-        "init": config.init if method == "pina" else None,
+        "init": method_of(method, config.init).init,
         "notes": notes if stopped is None else [stopped, *notes],
     }
     run_files.put_summary(directory.path, entry)

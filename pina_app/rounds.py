@@ -67,7 +67,8 @@ class Rounds:
         merged = prototypes is None or len(prototypes) == strategy.clusters
         if self.diagnostics is None or not (trained or (prototypes is not None and merged)):
             return UNKNOWN
-        if strategy.round % self.evaluate_every and strategy.round < strategy.total_rounds:
+        due = request.round % self.evaluate_every == 0 or strategy.round == strategy.total_rounds
+        if trained and not due:
             return UNKNOWN
         policy = request.assignment if trained else "prototype"
         return self.diagnostics.evaluate(strategy.models, policy, prototypes, trained=trained)

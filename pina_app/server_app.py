@@ -10,7 +10,7 @@ from app_kit.progress import say
 from pina_app import preflight, results
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig, from_run_config
-from pina_app.methods import create_strategy, initial_models
+from pina_app.methods import create_strategy, initial_models, train_config
 from pina_app.rounds import Rounds
 from pina_app.task import frozen_model, number_of_classes, public_statistics
 from strategies import wire
@@ -79,6 +79,7 @@ def run_method(
                 arrays,
                 num_rounds=strategy.remaining_rounds,
                 timeout=config.round_timeout_s,
+                train_config=train_config(config, method),
                 evaluate_fn=rounds.commit,
             )
         except BudgetExhaustedError as error:

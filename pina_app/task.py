@@ -4,6 +4,7 @@ import dataclasses
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,10 +79,12 @@ def simulated_federation(config: PinaConfig) -> tuple[Federation, Samples]:
     return federation, frozen_model(config).reduce(federation.images, "the clients' images")
 
 
-def simulated_client(config: PinaConfig, client: int) -> ClientData:
-    """Data of one simulated client."""
+def simulated_client(config: PinaConfig, client: int, *, held_out: bool = False) -> ClientData:
+    """What one simulated client trains on, or the images that are held out to test it."""
     federation, samples = simulated_federation(config)
-    own = slice(int(federation.offsets[client]), int(federation.offsets[client + 1]))
+    first, end = federation.offsets[client : client + 2]
+    own = np.arange(first, end)
+    own = own[federation.held_out[own] == held_out]
     return ClientData(
         torch.from_numpy(samples[own]),
         torch.from_numpy(federation.labels[own]),

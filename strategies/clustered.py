@@ -55,6 +55,10 @@ class ClusteredStrategy(OneModelStart):
     perturbation : float
         How far the cluster models start from each other if ``start`` gets a single model and
         clients choose by loss, see ``strategies.starts``.
+    local_noise : bool
+        Whether clients add the noise to their updates themselves (local DP) and the server none.
+        Every client then bears the noise of a whole release, which a simulated cohort cannot
+        thin out. The claim is as for a server that does not know who was sampled.
     """
 
     def __init__(
@@ -70,7 +74,10 @@ class ClusteredStrategy(OneModelStart):
         seed: int | None = None,
         public: RecordDict | None = None,
         perturbation: float = 0.1,
+        local_noise: bool = False,
     ) -> None:
+        if local_noise and plan.noise_cohort_size is not None:
+            raise ValueError("local_noise: needs a plan with noise_cohort_size = None")
         if not perturbation >= 0:
             raise ValueError(f"perturbation = {perturbation}: must be >= 0")
         if not 1 <= clusters <= clients:
@@ -87,6 +94,7 @@ class ClusteredStrategy(OneModelStart):
         self.ledger = ledger
         self.assignment = assignment
         self.seed = seed
+        self.local_noise = local_noise
         self.perturbation = perturbation if assignment == "loss" else 0.0
         query = public if public is not None else RecordDict()
         by_loss = assignment == "loss" and clusters > 1
@@ -166,7 +174,7 @@ class ClusteredStrategy(OneModelStart):
             width=width,
             threshold=layout.threshold,
             kappa=layout.kappa,
-            noise_multiplier=0.0,
+            noise_multiplier=self.plan.train.noise_multiplier if self.local_noise else 0.0,
             private=self.plan.private,
         )
 
@@ -232,10 +240,12 @@ class ClusteredStrategy(OneModelStart):
         release = self._release(request)
         if self.plan.private:
             self.ledger.record(release)
-        total = secure_sum.release(self.stage(request.phase).actual_multiplier, layout.sensitivity)
-        sums, counts = layout.decode(total)
+        stage = self.stage(request.phase)
+        multiplier = 0.0 if self.local_noise else stage.actual_multiplier
+        sums, counts = layout.decode(secure_sum.release(multiplier, layout.sensitivity))
         self.skipped = []
-        self.use(request, sums, counts, release.noise_std)
+        addends = stage.cohort if self.local_noise else 1.0  # noises in the sum, as expected
+        self.use(request, sums, counts, release.noise_std * float(np.sqrt(addends)))
         return wire.pack_models(self.models), None
 
     def configure_evaluate(

@@ -26,6 +26,9 @@ Model = dict[str, NDArray[Any]]
 QUERY_CLIENTS = "clients"
 """Query action: which clients does this node host?"""
 
+PROXIMAL_MU = "proximal-mu"
+"""FedProx's mu in the user's configuration, under the name that Flower's own FedProx gives it."""
+
 _MODELS, _PUBLIC, _ROUND, _CONTRIBUTION = "models", "public", "round", "contribution"
 _SUM, _SKETCHES, _PROTOTYPES, _UNUSABLE, _CLIENTS, _LOST = (
     "sum",
@@ -57,11 +60,14 @@ class RoundRequest:
     width, threshold, kappa : int, float, float
         Layout of the release, see ``strategies.release.Slots``.
     noise_multiplier : float
-        Local noise; only "sketch" uses it.
+        Noise that a client adds itself, in sensitivities: to its sketch, or to its update if the
+        strategy has ``local_noise``.
     private : bool
         Whether the reply may carry anything but the protected vector.
     normalise, local_momentum : bool, float
         Whether a client divides its update by its local steps, see ``strategies.fednova``.
+    leave, join : lists of C float, or None
+        Probabilities of moving to another cluster, see ``strategies.rr_cluster``.
     """
 
     method: str
@@ -76,6 +82,8 @@ class RoundRequest:
     private: bool
     normalise: bool = False
     local_momentum: float = 0.0
+    leave: list[float] | None = None
+    join: list[float] | None = None
 
     @property
     def layout(self) -> Slots:
@@ -175,9 +183,8 @@ def round_content(
     config: ConfigRecord | None = None,
 ) -> RecordDict:
     """Content of the server's message to one node; ``config`` is the user's own."""
-    content = RecordDict(
-        {_ROUND: ConfigRecord({**dataclasses.asdict(request), _CLIENTS: list(clients)})}
-    )
+    told = {key: v for key, v in dataclasses.asdict(request).items() if v is not None}
+    content = RecordDict({_ROUND: ConfigRecord({**told, _CLIENTS: list(clients)})})
     if config is not None:
         content[_CONFIG] = config
     if models is not None:

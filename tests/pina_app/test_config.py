@@ -63,7 +63,7 @@ OUT_OF_RANGE: list[tuple[str, Scalar, str]] = [
     ("seed", -1, ">= 0 or 'none'"),
     ("methods", "", "pina"),
     ("methods", "pina,pina", "without repetition"),
-    ("methods", "pina,ifca", "oracle"),
+    ("methods", "pina,other", "oracle"),
     ("rotations", "0,45", "0, 90, 180, 270"),
     ("rotations", "0,0", "0, 90, 180, 270"),
     ("rotations", "", "0, 90, 180, 270"),

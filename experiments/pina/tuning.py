@@ -1,0 +1,81 @@
+"""Tune every method on images (or writers) set aside, with the same three settings each.
+
+    python experiments/pina/tuning.py --data DIR --work WORK [--datasets cifar10 ...]
+
+Learning rate and clipping threshold, epsilon = 2 with the simulated cohort, one seed; what scores
+best on the validation images is what ``table1.py`` uses. Start it once for each core. Writes
+``tuning.csv``, which is committed.
+"""
+
+import csv
+from collections import defaultdict
+from typing import Any
+
+from runs import HERE, Run, execute, options
+
+GRID = ((0.01, 0.3), (0.01, 1.0), (0.03, 1.0))
+"""(learning rate, clipping threshold S)."""
+METHODS = (
+    "fedavg",
+    "oracle",
+    "pina",
+    "control",
+    "ifca",
+    "fedprox",
+    "rr-cluster",
+    "pina-random-init",
+    "pina-paper",
+    "ifca-ldp",
+)
+SEED = 100
+FILE = HERE / "tuning.csv"
+
+
+def tuning_run(dataset: str, method: str, learning_rate: float, clip: float) -> Run:
+    """A run on the images set aside."""
+    settings = (("learning_rate", learning_rate), ("clip", clip))
+    return Run(dataset, method, SEED, settings=settings, part="_tuning")
+
+
+def tuned(dataset: str, method: str) -> tuple[tuple[str, Any], ...]:
+    """The chosen settings; methods that equal FedAvg here take FedAvg's.
+
+    Raises
+    ------
+    ValueError
+        If ``tuning.csv`` has no row for them.
+    """
+    method = "fedavg" if method == "fednova" else method
+    with FILE.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if (row["dataset"], row["method"], row["chosen"]) == (dataset, method, "True"):
+                rate, clip = float(row["learning_rate"]), float(row["clip"])
+                return (("learning_rate", rate), ("clip", clip))
+    raise ValueError(f"{FILE}: {method} was not tuned on {dataset}; run tuning.py first")
+
+
+def main() -> None:
+    """Run the grid and write the CSV."""
+    chosen = options(__doc__)
+    rows: list[dict[str, Any]] = []
+    for dataset in chosen.datasets:
+        runs = [tuning_run(dataset, m, rate, clip) for m in METHODS for rate, clip in GRID]
+        found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for result in execute(runs, chosen.data, chosen.work):
+            found[result["method"]].append({**result, **dict(result["settings"])})
+        for results in found.values():
+            best = max(results, key=lambda result: result["accuracy"])
+            rows += [{**result, "chosen": result is best} for result in results]
+    columns = ("dataset", "method", "learning_rate", "clip", "accuracy", "ari", "chosen")
+    others = []
+    if FILE.exists():
+        with FILE.open(encoding="utf-8") as file:
+            others = [r for r in csv.DictReader(file) if r["dataset"] not in chosen.datasets]
+    with FILE.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([*others, *rows])
+
+
+if __name__ == "__main__":
+    main()
