@@ -164,6 +164,8 @@ def _append(
     known = _read_digests(pool)
     first = {digest: i for i, digest in reversed(list(enumerate(digests)))}
     missing = sorted(i for digest, i in first.items() if digest not in known)
+    if not missing:  # another process was faster
+        return
     row_bytes = _reduce(tail, images[:1], dtype).nbytes
     with pool.open("ab") as rows, pool.with_suffix(".digests").open("ab") as names:
         names.truncate(len(known) * _DIGEST)

@@ -12,7 +12,7 @@ from app_kit import run_files
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
 from pina_app.method_table import method_of
-from strategies import run_record
+from strategies import run_record, traffic
 from strategies.checkpoint import RunDirectory
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
@@ -117,6 +117,7 @@ def summarise(
         "seeded": config.simulation and config.seed is not None,
         "rounds": len(lines),
         "seconds": round(sum(line["seconds"] for line in lines), 2),
+        **traffic.of_run(lines),
         "private": plan.private,
         "public_data": statistics.source,
         "init": method_of(method, config.init).init,

@@ -48,6 +48,7 @@ class Rounds:
             **measured,
             **epsilons(strategy.plan, strategy),
             "skipped": strategy.skipped,
+            **strategy.traffic.line(),
             "seconds": round(now - self.last, 3),
         }
         if not strategy.plan.private:

@@ -18,7 +18,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from strategies import planned, wire
+from strategies import planned, traffic, wire
 from strategies.aggregation import Aggregation
 from strategies.clients import Roster, sample_clients
 from strategies.privacy.ledger import Ledger, Release
@@ -103,6 +103,7 @@ class ClusteredStrategy(OneModelStart):
         self.round = 0
         self.skipped: list[int] = []
         self.unusable: list[int] = []
+        self.traffic = traffic.Traffic()
         self._participations = np.full(clients, self._uncertain_participations(0))
         self._momentum: NDArray[np.float64] | None = None
         self.models: list[wire.Model] = []
@@ -211,6 +212,11 @@ class ClusteredStrategy(OneModelStart):
         self._asked = self.roster.locate(self._sample(request))
         models = arrays if request.phase in ("train", "sketch") else None
         own = ConfigRecord({**config, "server-round": self.round})
+        # All requests carry the same arrays, so one, to nobody, tells the size of each.
+        size = traffic.array_bytes(wire.round_content(request, [], models, self.prototypes()))
+        self.traffic = traffic.Traffic(size, traffic.reply_bytes(request))
+        if not self.plan.private:
+            self.traffic.down, self.traffic.up = size * len(self._asked), 0
         return [
             Message(
                 content=wire.round_content(request, clients, models, self.prototypes(), own),
@@ -230,7 +236,7 @@ class ClusteredStrategy(OneModelStart):
         noise = noise_stream(self.seed, f"noise-{self._stage_name(request)}", request.round)
         secure_sum: SecureSum = TrustedSum(layout.size, noise)
         self.unusable = []
-        for reply in replies:
+        for reply in map(self.traffic.counted, replies):
             if not self._answered(reply):
                 continue
             try:

@@ -38,6 +38,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords, aggre
 from numpy.typing import NDArray
 
 from strategies import hierarchical_wire as wire
+from strategies import traffic
 from strategies.clients import Roster
 from strategies.randomness import stream
 from strategies.streaming import StreamingGrid
@@ -122,6 +123,7 @@ class HierarchicalFedAvg(FedAvg):
         self.account = EnergyAccount()
         self.failed: list[int] = []
         self.skipped: list[int] = []
+        self.traffic = traffic.Traffic()
         self.arrays: ArrayRecord | None = None
         self._models: dict[int, ArrayRecord] = {}
         self._asked: dict[int, list[list[int]]] = {}
@@ -240,6 +242,7 @@ class HierarchicalFedAvg(FedAvg):
                     config_key=self.configrecord_key,
                 )
                 messages.append(Message(content, dst_node_id=node, message_type=MessageType.TRAIN))
+        self.traffic = traffic.measured(messages)
         return messages
 
     def aggregate_train(
@@ -248,8 +251,10 @@ class HierarchicalFedAvg(FedAvg):
         """Plan the clusters, or aggregate inside (Eq. 3) and across (Eq. 4) them."""
         assert self.arrays is not None
         usable, faults = wire.usable_replies(
-            replies, self._asked, self.arrays, self.weighted_by_key
+            map(self.traffic.counted, replies), self._asked, self.arrays, self.weighted_by_key
         )
+        sizes = [traffic.array_bytes(content) for _, content in usable]
+        self.traffic.up_per_node = max(sizes, default=0)
         for fault in faults:
             log(WARNING, "round %d: %s", self.round, fault)
         answered = np.array(sorted({d for devices, _ in usable for d in devices}), dtype=np.int64)

@@ -208,7 +208,7 @@ class PINA(ClusteredStrategy):
         if self.plan.private:
             self.ledger.record(self._release(self._request))
         arrived: dict[int, NDArray[np.float64]] = {}
-        for reply in replies:
+        for reply in map(self.traffic.counted, replies):
             if not self._answered(reply):
                 continue
             try:

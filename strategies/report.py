@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strategies import run_record
+from strategies import run_record, traffic
 from strategies.checkpoint import write_atomically
 from strategies.report_columns import Row, as_text, columns
 from strategies.report_map import network_maps
@@ -26,6 +26,7 @@ NUMBERS = (
     *("delta", "noise_cohort_size", "rounds", "seconds"),
     *("clusters", "energy_j", *RADIO, "planning_j", "label_divergence"),
 )
+BYTES = (*traffic.PER_NODE, *traffic.TOTALS)
 LATEST = (
     *("accuracy_mean", "accuracy_per_cluster", "ari"),
     *("epsilon_outside", "epsilon_real_cohort"),
@@ -120,6 +121,8 @@ def _check(entry: Any, with_round: bool) -> None:
     per_cluster, notes = entry.get("accuracy_per_cluster"), entry.get("notes")
     if not isinstance(per_cluster, list | None) or not isinstance(notes, list | None):
         raise ValueError("accuracy_per_cluster and notes must be lists or null")
+    if not all(isinstance(entry.get(key), int | None) for key in BYTES):
+        raise ValueError("bytes must be whole numbers or null")
     for value in [*(entry.get(key) for key in NUMBERS), *(per_cluster or [])]:
         try:
             float(0 if value is None else value)
@@ -153,6 +156,7 @@ def _so_far(lines: Sequence[Row], config: Mapping[str, Any]) -> dict[str, Any]:
         row |= {key: sum(float(li.get(key) or 0) for li in spent) for key in RADIO}
         row["energy_j"] = sum(row[key] for key in RADIO if key.endswith("_j"))
         row["private"] = False
+    row |= traffic.of_run(lines)
     row["rounds"] = lines[-1]["round"]
     row["seconds"] = sum(float(li.get("seconds") or 0) for li in lines)
     return row

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from strategies.traffic import PER_NODE
+
 Row = Mapping[str, Any]
 
 
@@ -25,6 +27,13 @@ def _numbers(key: str, digits: str = ".3g", scale: float = 1.0) -> Callable[[Row
 def _per_cluster(row: Row) -> str:
     values = row.get("accuracy_per_cluster") or [None]
     return " / ".join(as_text(value, ".1f", 100) for value in values)
+
+
+def _traffic(row: Row) -> str:
+    values = [row.get(key) for key in PER_NODE]
+    if values == [None, None]:
+        return "-"
+    return " / ".join(as_text(value, ",.1f", 1e-3) for value in values)
 
 
 FIRST = (
@@ -50,6 +59,7 @@ RADIO = (
     Column(("label", "divergence"), _numbers("label_divergence", ".3f")),
 )
 LAST = (
+    Column(("down / up, kB", "a node and round"), _traffic),
     Column(("", "rounds"), _numbers("rounds", ".0f")),
     Column(("", "seconds"), _numbers("seconds", ".1f")),
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from strategies.report_columns import Row, as_text, columns
 from strategies.report_map import NetworkMap
 from strategies.report_plots import Chart, svg
+from strategies.traffic import PER_NODE
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --ground: #ffffff; --line: #c9ced6;
@@ -62,6 +63,11 @@ def sentences(summary: Sequence[Row]) -> list[str]:
         said.append(
             "Each epsilon is for one method alone; comparing methods on the same clients, and "
             "tuning on them, is not accounted."
+        )
+    if any(row.get(key) is not None for row in summary for key in PER_NODE):
+        said.append(
+            "down / up: the arrays of one request to a node and of its reply, in a training round, "
+            "as Flower serialises them; 1 kB is 1,000 bytes."
         )
     return said
 

@@ -44,6 +44,10 @@ def result(method: str, **values: Any) -> dict[str, Any]:
         "seeded": False,
         "rounds": 47,
         "seconds": 19.34,
+        "bytes_down_per_node": 28_349,
+        "bytes_up_per_node": 1_357_561,
+        "bytes_down": None,
+        "bytes_up": None,
         "private": True,
         "public_data": "digits",
         "init": "secure-kmeans",
@@ -132,7 +136,8 @@ def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
 
 
-EXPECTED = "61.2|72.3 / -|0.934|1.97|-|5.1e+04|0.0135|47|19.3"
+EXPECTED = "61.2|72.3 / -|0.934|1.97|-|5.1e+04|0.0135|28.3 / 1,357.6|47|19.3"
+TRAFFIC = "down / up, kB a node and round"
 
 
 def test_table_prints_the_values_and_dashes_for_null() -> None:
@@ -190,6 +195,35 @@ def test_page_shows_the_numbers_of_the_record(tmp_path: Path) -> None:
     ]
     assert ["clients", "50"] in page.tables["Settings, as resolved at the start"]
     assert ["private", "true"] in page.tables["Settings, as resolved at the start"]
+
+
+def test_bytes_have_a_column_with_its_unit(tmp_path: Path) -> None:
+    """On the page of one run, on that of several with an older run among them, and as text."""
+    run, old = two_methods(tmp_path / "r1"), two_methods(tmp_path / "old")
+    without = [{k: v for k, v in result(m).items() if "bytes" not in k} for m in ("pina", "fedavg")]
+    (old / "summary.json").write_text(json.dumps(without))
+    shown = {}
+    printed = write_comparison([run, old], tmp_path / "both.html")
+    for page in (page_of(run), page_of(old), Page((tmp_path / "both.html").read_text())):
+        heading, *rows = page.tables["Results, one row a method"]
+        shown |= {row[0]: row[heading.index(TRAFFIC)] for row in rows}
+    assert shown == {
+        **{"pina": "-", "fedavg": "-", "old/pina": "-", "old/fedavg": "-"},
+        **{"r1/pina": "28.3 / 1,357.6", "r1/fedavg": "28.3 / 1,357.6"},
+    }
+    assert "1 kB is 1,000 bytes" in printed
+    assert "1 kB is 1,000 bytes" in (run / "report.html").read_text()
+    assert "1 kB" not in (old / "report.html").read_text()
+
+
+def test_bytes_of_an_unfinished_run_are_those_of_its_training_rounds(tmp_path: Path) -> None:
+    sizes = {"bytes_down_per_node": 4_000, "bytes_up_per_node": 5_300}
+    lines = [
+        line("pina", 1, phase="mean", bytes_down_per_node=0, bytes_up_per_node=99_000),
+        line("pina", 2, phase="train", **sizes),
+    ]
+    heading, row = page_of(make_run(tmp_path / "r1", lines)).tables["Results, one row a method"]
+    assert row[heading.index(TRAFFIC)] == "4.0 / 5.3"
 
 
 def test_page_and_text_say_the_same_sentences(tmp_path: Path) -> None:
@@ -322,7 +356,7 @@ def test_unfinished_run_is_reported_from_its_rounds(tmp_path: Path) -> None:
         file.write('{"method": "pina", "round": 4, "accur')
     printed = write_report(run)
     row = next(row for row in printed.splitlines() if row.startswith("pina"))
-    expected = "pina|50.0|20.0 / 30.0|0.750|1.5|-|1.03e+03|-|3|1.5"
+    expected = "pina|50.0|20.0 / 30.0|0.750|1.5|-|1.03e+03|-|-|3|1.5"
     assert re.split(r"\s{2,}", row) == expected.split("|")
     assert any(row.startswith("not finished") for row in printed.splitlines())
     assert "seeded simulation: no guarantee" in printed
@@ -378,6 +412,8 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
         ("rounds.jsonl", '{"method": "a", "round": 1, "ari": "x"}\n', "'x' is not a number"),
         ("rounds.jsonl", '{"method": "a", "round": 1, "ari": [1]}\n', "[1] is not a number"),
         ("summary.json", '[{"method":', "remove it to report from rounds.jsonl alone"),
+        ("rounds.jsonl", '{"method": "a", "round": 1, "bytes_up": "9"}\n', "whole numbers or null"),
+        ("summary.json", '[{"method": "a", "bytes_down_per_node": 0.5}]', "whole numbers or null"),
         ("summary.json", "{}", "not a list of results"),
         ("summary.json", '[{"method": "a", "notes": "x"}]', "must be lists"),
         ("config.toml", "= 1", "not TOML"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strategies import run_record
-from tests.test_report import Page, two_methods, write_report
+from tests.test_report import TRAFFIC, Page, two_methods, write_report
 from tests.wireless_cfl_app.runs import run_app, summary
 
 CHROMIUM = shutil.which("chromium")
@@ -49,6 +49,7 @@ def test_a_private_run(tmp_path: Path) -> None:
     (results,) = (t for name, t in Page(document).tables.items() if name.startswith("Results"))
     assert [row[0] for row in results[1:]] == ["pina", "fedavg"]
     assert results[1][1] == "61.2"
+    assert dict(zip(results[0], results[1], strict=True))[TRAFFIC] == "28.3 / 1,357.6"
     assert "<script" not in document
 
 
@@ -63,6 +64,9 @@ def test_a_wireless_run_with_its_map(tmp_path: Path) -> None:
     row = dict(zip(results[0], results[1], strict=True))
     assert row["energy J"] == f"{entry['energy_j']:.3g}"
     assert row["accuracy mean %"] == f"{100 * entry['accuracy_mean']:.1f}"
+    down, up = (entry[f"bytes_{way}_per_node"] / 1000 for way in ("down", "up"))
+    assert down > 1
+    assert row[TRAFFIC] == f"{down:.1f} / {up:.1f}"
     (devices,) = (t for name, t in tables.items() if name.startswith("Map of"))
     assert len(devices) == 1 + 12
     spent = sum(

@@ -103,6 +103,38 @@ def test_run_directory_is_complete_and_consistent(tmp_path: Path, cache_dir: Pat
     assert (tmp_path / "config.toml").read_text().count("rounds = 3") == 1
 
 
+@pytest.mark.parametrize("private", [True, False])
+def test_the_record_tells_the_bytes_that_travelled(
+    private: bool, tmp_path: Path, cache_dir: Path
+) -> None:
+    """As counted from the messages; a private run has no total, which would tell the cohort."""
+    settings: dict[str, Scalar] = {"private": private, "q": 0.5}
+    grid = run_app(tmp_path, cache_dir, settings)
+    entry, lines = summary(tmp_path)["pina"], run_record.read(tmp_path / "rounds.jsonl")
+    asked, replies = (
+        [m.content for m in messages if m.metadata.message_type == "train"]
+        for messages in (grid.asked, grid.replies)
+    )
+    down, up = (
+        [
+            sum(len(a.data) + len(n) for r in content.array_records.values() for n, a in r.items())
+            for content in contents
+        ]
+        for contents in (asked, replies)
+    )
+    assert {line["bytes_down_per_node"] for line in lines} == set(down)
+    assert {line["bytes_up_per_node"] for line in lines} == set(up)
+    assert entry["bytes_down_per_node"] == lines[-1]["bytes_down_per_node"] == down[-1]
+    assert entry["bytes_up_per_node"] == lines[-1]["bytes_up_per_node"] == up[-1]
+    model = load_file(tmp_path / "pina" / "cluster-0.safetensors")
+    assert up[-1] > 2 * 8 * model["head.weight"].numel()  # a slot for each of two clusters
+    totals = (None, None) if private else (sum(down), sum(up))
+    assert (entry["bytes_down"], entry["bytes_up"]) == totals
+    assert all(("bytes_down" in line or "bytes_up" in line) != private for line in lines)
+    shown = f"{down[-1] / 1000:.1f} / {up[-1] / 1000:.1f}"
+    assert f"<td>{shown}</td>" in (tmp_path / "report.html").read_text()
+
+
 def test_no_reply_of_a_private_run_carries_anything_but_the_protected_vector(
     tmp_path: Path, cache_dir: Path
 ) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from app_kit.run_files import put_summary
-from strategies import run_record
+from strategies import run_record, traffic
 from strategies.checkpoint import RunDirectory, write_atomically
 from strategies.hierarchical import HierarchicalFedAvg
 from strategies.wireless.plan import write_assignment, write_map
@@ -82,6 +82,7 @@ def _summary(
         **energy,
         # Step 1: what it costs to send the gradients once; not part of energy_j.
         "planning_j": sum(line["uplink_j"] for line in lines if line["phase"] != "train"),
+        **traffic.of_run(lines),
         "label_divergence": label_divergence(config, strategy) if config.simulation else None,
         "private": False,
         "notes": trust(config),

@@ -48,6 +48,7 @@ class Rounds:
             "relay_j": strategy.account.relay_j,
             "downlink_j": strategy.account.downlink_j,
             "delay_s": strategy.account.delay_s,
+            **strategy.traffic.line(),
             "heads": [] if strategy.clustering is None else strategy.clustering.heads.tolist(),
             "failed": strategy.failed,
             "skipped": strategy.skipped,

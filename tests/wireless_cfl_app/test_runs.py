@@ -51,6 +51,49 @@ def test_a_run_leaves_a_complete_directory(method: str, tmp_path: Path) -> None:
     assert "epsilon outside" not in page
 
 
+@pytest.mark.parametrize("sketched", [0, 16])
+def test_the_record_tells_the_bytes_that_travelled(sketched: int, tmp_path: Path) -> None:
+    """A device takes the model down and up, and sends its gradient, or a projection of it, once."""
+    run_app(tmp_path, {"clients-per-node": 1, "gradient-sketch": sketched})
+    model = load_file(tmp_path / "proposed" / "model.safetensors")
+    header = 128  # of NumPy's file format, for every array
+    size = sum(values.nbytes + header + len(name) for name, values in model.items())
+    numbers = sketched or sum(values.size for values in model.values())
+    gradient = 4 * numbers + header + len("gradient")
+    first, *training = run_record.read(tmp_path / "rounds.jsonl")
+    assert (first["bytes_down_per_node"], first["bytes_up_per_node"]) == (size, gradient)
+    assert (first["bytes_down"], first["bytes_up"]) == (12 * size, 12 * gradient)
+    assert len(training) == 4
+    for line in training:
+        assert (line["bytes_down_per_node"], line["bytes_up_per_node"]) == (size, size)
+        assert (line["bytes_down"], line["bytes_up"]) == (12 * size, 12 * size)
+    entry = summary(tmp_path)
+    assert (entry["bytes_down_per_node"], entry["bytes_up_per_node"]) == (size, size)
+    assert entry["bytes_down"] == 5 * 12 * size
+    assert entry["bytes_up"] == 12 * (4 * size + gradient)
+    shown = f"{size / 1000:.1f} / {size / 1000:.1f}"
+    assert f"<td>{shown}</td>" in (tmp_path / "report.html").read_text()
+
+
+def test_devices_that_fail_send_nothing_up(tmp_path: Path) -> None:
+    """Three of twelve never answer; in the last round nobody does."""
+    rounds = {"train": 0}
+
+    def fail(message: Message) -> bool:
+        config = message.content.config_records.get("config")
+        rounds["train"] += config is not None
+        silent = config is not None and config["devices"] in ([0], [1], [2])
+        return silent or rounds["train"] > 3 * 12
+
+    run_app(tmp_path, {"clients-per-node": 1, "method": "fedavg"}, fail=fail)
+    lines = run_record.read(tmp_path / "rounds.jsonl")
+    (size,) = {line["bytes_down_per_node"] for line in lines}
+    assert [line["bytes_down"] for line in lines] == [12 * size] * 4
+    assert [line["bytes_up"] for line in lines] == [*[9 * size] * 3, 0]
+    assert [line["bytes_up_per_node"] for line in lines] == [*[size] * 3, 0]
+    assert summary(tmp_path)["bytes_up_per_node"] == size
+
+
 @pytest.mark.parametrize("band", ["per-device", "shared"])
 @pytest.mark.parametrize("method", ["proposed", "fedavg"])
 def test_the_energy_of_a_run_is_the_sum_over_its_links(
