@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
-from pina_app.local_noise import local_noise, sketches
+from pina_app.sketches import sketches
 from pina_app.task import ClientData
 from pina_app.training import LocalTraining, train_clients
 from strategies import wire
 from strategies.assignment import lowest_loss, nearest_prototype
 from strategies.fednova import accumulated_steps
+from strategies.local_noise import local_noise
 from strategies.randomness import stream
 from strategies.rr_cluster import moved
 
@@ -69,7 +70,7 @@ def answer(
         )
     else:
         total, finite = request.layout.encode(updates, chosen)
-        content = wire.contribution(total + local_noise(config, request, list(clients)))
+        content = wire.contribution(total + local_noise(request, list(clients), _seed(config)))
     unusable = sorted([*unusable, *(k for k, good in zip(usable, finite, strict=True) if not good)])
     return content if request.private else wire.naming(content, unusable)
 
@@ -78,7 +79,11 @@ def nothing(config: PinaConfig, request: wire.RoundRequest, clients: Sequence[in
     """The reply of a node that could not compute: zeros of the right size, and any local noise."""
     if request.phase == "sketch":
         return wire.sketch_reply(np.zeros((len(clients), request.width)))
-    return wire.contribution(local_noise(config, request, clients))
+    return wire.contribution(local_noise(request, clients, _seed(config)))
+
+
+def _seed(config: PinaConfig) -> int | None:
+    return config.seed if config.simulation else None
 
 
 def _update_size(request: wire.RoundRequest, models: Sequence[wire.Model]) -> int:
@@ -101,7 +106,7 @@ def _compute(
         return _train(config, classifier, request, clients, models, nowhere, mu), nowhere
     if request.phase == "train":
         chosen = assign(config, classifier, request.assignment, clients, models, prototypes)
-        chosen = _moved(config, request, list(clients), chosen)
+        chosen = moved(request, list(clients), chosen, _seed(config))
         return _train(config, classifier, request, clients, models, chosen, mu), chosen
     embeddings = classifier.embeddings([data.samples for data in clients.values()])
     if request.phase == "mean" or prototypes is None:
@@ -133,21 +138,6 @@ def assign(
     return lowest_loss(losses, favoured, config.hysteresis)
 
 
-def _moved(
-    config: PinaConfig,
-    request: wire.RoundRequest,
-    clients: Sequence[int],
-    chosen: NDArray[np.integer],
-) -> NDArray[np.integer]:
-    """The clusters after the random moves of ``strategies.rr_cluster``, if there are any."""
-    if request.leave is None or request.join is None:
-        return chosen
-    seed = config.seed if config.simulation else None
-    leave, join = np.array(request.leave), np.array(request.join)
-    rngs = [stream(seed, "moves", request.round, client) for client in clients]
-    return np.concatenate([moved(chosen[[i]], leave, join, rng) for i, rng in enumerate(rngs)])
-
-
 def _train(
     config: PinaConfig,
     classifier: Classifier,
@@ -165,7 +155,7 @@ def _train(
         train_lora=config.trainable == "lora+head",
         train_head=request.phase == "train",
     )
-    seed = config.seed if config.simulation else None
+    seed = _seed(config)
     name = f"batches-{request.phase}"
     updates = train_clients(
         classifier,

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from strategies import plain_client, wire
 from strategies.assignment import lowest_loss, nearest_prototype
 from strategies.fednova import accumulated_steps
+from strategies.local_noise import local_noise
+from strategies.rr_cluster import moved
 
 Embedding = Callable[[Context], NDArray[np.floating]]
 """From a client's context to its embedding (m,); longer vectors are cut to the unit ball."""
@@ -121,6 +123,7 @@ class ClientMod:
         try:
             if request.phase == "train":
                 cluster = self._choose(call, request, models, prototypes)
+                cluster = int(moved(request, clients, np.array([cluster]), None)[0])
                 update = self._update(call, request, models[cluster])
             else:
                 update = self._embed(call.context, request.width)
@@ -135,7 +138,7 @@ class ClientMod:
             if not np.isfinite(update).all():
                 log(ERROR, "this client contributes zeros: its update is not finite")
         total, usable = request.layout.encode(update[None], np.array([cluster]))
-        content = wire.contribution(total)
+        content = wire.contribution(total + local_noise(request, clients, None))
         if not request.private:
             content = wire.naming(content, [] if usable.all() else clients)
         return Message(content, reply_to=call.message)

@@ -58,7 +58,8 @@ class ClusteredStrategy(OneModelStart):
     local_noise : bool
         Whether clients add the noise to their updates themselves (local DP) and the server none.
         Every client then bears the noise of a whole release, which a simulated cohort cannot
-        thin out. The claim is as for a server that does not know who was sampled.
+        thin out. What is protected is a contribution, not whether it was made; epsilon is still
+        told as for an observer who does not know who was sampled, which favours the method.
     """
 
     def __init__(

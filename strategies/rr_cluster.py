@@ -10,14 +10,17 @@ moves are probabilities that go out with the request, and every client draws its
 that is post-processing of released counts; the choice of a slot costs no privacy.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from strategies import wire
 from strategies.ifca import IFCA
+from strategies.randomness import stream
 
 
 def moves(
@@ -49,16 +52,32 @@ def moves(
 
 
 def moved(
+    request: wire.RoundRequest,
+    clients: Sequence[int],
     chosen: NDArray[np.integer],
-    leave: NDArray[np.float64],
-    join: NDArray[np.float64],
-    rng: np.random.Generator,
+    seed: int | None,
 ) -> NDArray[np.integer]:
-    """Clusters after the clients' random moves; runs on the client."""
+    """Clusters after the clients' random moves, if the request asks for any; runs on clients.
+
+    Parameters
+    ----------
+    request : RoundRequest
+    clients : n ints
+    chosen : (n,) integer array
+        What each client would train.
+    seed : int or None
+        For simulations; None draws from the operating system.
+    """
+    leave, join = np.array(request.leave or [0.0]), np.array(request.join or [0.0])
     if not join.sum() > 0:
         return chosen
-    leaves = rng.random(len(chosen)) < leave[chosen]
-    return np.where(leaves, rng.choice(len(join), len(chosen), p=join), chosen)
+    rngs = [stream(seed, "moves", request.round, client) for client in clients]
+    return np.array(
+        [
+            rng.choice(len(join), p=join) if rng.random() < leave[cluster] else cluster
+            for rng, cluster in zip(rngs, chosen, strict=True)
+        ]
+    )
 
 
 class RRCluster(IFCA):
@@ -106,7 +125,7 @@ class RRCluster(IFCA):
         """The base's state and the sizes."""
         return {**super().state(), "counts": self._counts}
 
-    def load_state(self, state: dict[str, NDArray[np.generic]]) -> Any:
+    def load_state(self, state: dict[str, NDArray[np.generic]]) -> ArrayRecord:
         """Restore ``state()``."""
         arrays = super().load_state(state)
         self._counts = np.array(state["counts"], dtype=np.float64)

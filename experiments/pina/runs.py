@@ -130,13 +130,17 @@ class Run:
         return file if file == "none" else str(data / file)
 
 
-def execute(runs: Iterable[Run], data: Path, work: Path) -> list[dict[str, Any]]:
-    """Do what is not done yet; returns the results of those that are."""
+def execute(
+    runs: Iterable[Run], data: Path, work: Path, *, only_finished: bool = False
+) -> list[dict[str, Any]]:
+    """Do what is not done yet, if wanted; returns the results of the runs that are."""
     torch.set_num_threads(1)
     results = []
     for run in runs:
         path = work / "runs" / run.name
         if not (path / "result.json").exists():
+            if only_finished:
+                continue
             path.mkdir(parents=True, exist_ok=True)
             try:
                 with filelock.FileLock(path / "busy.lock", timeout=0):

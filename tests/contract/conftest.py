@@ -15,13 +15,25 @@ from strategies.clustered import ClusteredStrategy
 from strategies.clustering.sketch import sketch
 from strategies.fednova import FedNova, accumulated_steps
 from strategies.ifca import IFCA
+from strategies.local_noise import local_noise
 from strategies.pina import PINA
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, plan_privacy
 from strategies.randomness import stream
+from strategies.rr_cluster import RRCluster, moved
 
 CLIENTS, WIDTH, NODES = 24, 12, 4
-KINDS = ("fedavg", "oracle", "pina", "pina-sketch", "pina-random", "ifca", "fednova")
+KINDS = (
+    "fedavg",
+    "oracle",
+    "pina",
+    "pina-sketch",
+    "pina-random",
+    "ifca",
+    "fednova",
+    "rr-cluster",
+    "ifca-ldp",
+)
 SINGLE = ("fedavg", "fednova")
 STEPS = 2
 
@@ -34,6 +46,7 @@ class Problem:
     """
 
     seed: int = 0
+    noise_seed: int | None = 0
     clients: int = CLIENTS
     broken: dict[int, str] = dataclasses.field(default_factory=dict)
 
@@ -91,6 +104,7 @@ class Problem:
                 chosen = nearest_prototype(updates, prototypes)
         else:
             chosen = np.array([self.choose(request, k, models, prototypes) for k in ids])
+            chosen = moved(request, ids, chosen, self.seed)
             updates = np.array(
                 [self.update(k, models[c]) for k, c in zip(ids, chosen, strict=True)]
             )
@@ -100,7 +114,9 @@ class Problem:
         unusable = (
             [] if request.private else [k for k, good in zip(ids, finite, strict=True) if not good]
         )
-        return wire.naming(wire.contribution(total), unusable)
+        return wire.naming(
+            wire.contribution(total + local_noise(request, ids, self.noise_seed)), unusable
+        )
 
     def choose(
         self,
@@ -144,7 +160,11 @@ def make_strategy(
         "clusters": 1 if kind in SINGLE else 2,
         "plan": plan,
         "aggregation": aggregation
-        or Aggregation(threshold=2.0, rescale="none" if kind in SINGLE else "count"),
+        or Aggregation(
+            threshold=2.0,
+            rescale="none" if kind in SINGLE else "count",
+            skip="none" if kind == "ifca-ldp" else "energy",  # all of it is noise
+        ),
         "ledger": ledger,
         "seed": 0,
         **options,
@@ -153,6 +173,10 @@ def make_strategy(
         return ClusteredStrategy(assignment="single", **common)  # type: ignore[arg-type]
     if kind == "ifca":
         return IFCA(**common)
+    if kind == "ifca-ldp":
+        return IFCA(local_noise=True, **common)
+    if kind == "rr-cluster":
+        return RRCluster(smallest_share=0.4, **common)
     if kind == "fednova":
         return FedNova(effective_steps=STEPS, **common)
     if kind == "oracle":
@@ -177,6 +201,7 @@ def run(
     strategy: ClusteredStrategy, problem: Problem, grid: InProcessGrid | None = None
 ) -> tuple[np.ndarray, InProcessGrid]:
     """Run to the end; returns the final models (C, D) and the grid."""
+    problem.noise_seed = strategy.seed
     grid = grid or InProcessGrid(problem.client_app, NODES)
     arrays = wire.pack_models(start_models(strategy.clusters))
     strategy.start(grid, arrays, num_rounds=strategy.remaining_rounds)

@@ -57,9 +57,14 @@ def aggregation(kind: str) -> Aggregation:
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("kind", OFFERED)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in OFFERED if kind not in ("rr-cluster", "ifca-ldp")]
+)
 def test_a_plain_client_does_what_a_hand_written_one_does(kind: str, private: bool) -> None:
-    """Same plan, seed and noise: the same models, up to the rounding of float32 arrays."""
+    """Same plan, seed and noise: the same models, up to the rounding of float32 arrays.
+
+    Not where clients draw something themselves, for a plain client is never seeded.
+    """
     problem = Problem()
     plan = make_plan(kind, rounds=6, sampling=0.7, private=private)
     expected, _ = run(make_strategy(kind, plan), problem, InProcessGrid(problem.client_app, 4))

@@ -1,4 +1,4 @@
-"""Noise that clients add themselves, before anything leaves them: to sketches, or to updates."""
+"""The noised sketches of the printed PINA's first stage, one for each client."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,7 @@ from pina_app.model import LORA_B
 from pina_app.task import ClientData
 from strategies import wire
 from strategies.clustering.sketch import sketch
-from strategies.privacy.mechanisms import gaussian_on_grid
-from strategies.randomness import noise_stream, stream
-
-
-def local_noise(
-    config: PinaConfig, request: wire.RoundRequest, clients: Sequence[int]
-) -> NDArray[np.int64]:
-    """Noise on the grid that these clients add themselves; also those without a usable update."""
-    seed = config.seed if config.simulation else None
-    total = np.zeros(request.layout.size, dtype=np.int64)
-    for client in clients if request.noise_multiplier > 0 else ():
-        rng = noise_stream(seed, "local-noise", request.round, client)
-        total += gaussian_on_grid(len(total), request.noise_multiplier, rng)
-    return total
+from strategies.randomness import stream
 
 
 def sketches(
