@@ -15,9 +15,13 @@ from safetensors.torch import load_file
 import apps
 from app_kit.in_process_grid import InProcessGrid
 from app_kit.run_config import Scalar
-from pina_app import digits_vit, task
+from app_kit.run_files import read_config
+from pina_app import digits_vit, results, task
+from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig, from_run_config
-from strategies import run_record
+from pina_app.method_table import METHODS
+from strategies import run_record, wire
+from strategies.checkpoint import read_state
 
 TINY: dict[str, Scalar] = {
     "clients": 12,
@@ -101,6 +105,60 @@ def test_run_directory_is_complete_and_consistent(tmp_path: Path, cache_dir: Pat
     assert "10,000 clients" in page
     assert "seeded simulation: no guarantee" in page
     assert (tmp_path / "config.toml").read_text().count("rounds = 3") == 1
+
+
+def test_every_method_runs_to_its_end(tmp_path: Path, cache_dir: Path) -> None:
+    """One after another; each claims the whole epsilon, but for the printed one."""
+    methods = [name for name in METHODS if name != "pina"]
+    run_app(tmp_path, cache_dir, {"methods": ",".join(methods), "rounds": 2})
+    entries = summary(tmp_path)
+    assert list(entries) == methods
+    for method, entry in entries.items():
+        assert entry["accuracy_mean"] > 0
+        if method == "pina-paper":
+            assert entry["epsilon_outside"] is None
+            assert "no epsilon is claimed" in entry["notes"][0]
+            assert entry["init"] == "lora-sketch"
+        else:
+            assert entry["epsilon_outside"] == pytest.approx(2.0, rel=1e-5)
+    # Local noise is no thinner for a simulated cohort.
+    assert entries["ifca-ldp"]["noise_cohort_size"] is None
+    assert entries["ifca-ldp"]["epsilon_real_cohort"] == pytest.approx(2.0, rel=1e-5)
+
+
+def test_methods_that_reduce_to_fedavg(tmp_path: Path, cache_dir: Path) -> None:
+    """FedProx with mu = 0, and FedNova since all clients take as many steps; not with mu = 1."""
+    models = {}
+    for name, mu in (("a", 0.0), ("b", 1.0)):
+        settings: dict[str, Scalar] = {"methods": "fedavg,fedprox,fednova", "proximal-mu": mu}
+        run_app(tmp_path / name, cache_dir, settings)
+        for method in ("fedavg", "fedprox", "fednova"):
+            path = tmp_path / name / method / "cluster-0.safetensors"
+            models[name, method] = load_file(path)["head.weight"]
+    for method in ("fedprox", "fednova"):
+        np.testing.assert_allclose(models["a", method], models["a", "fedavg"], atol=1e-6)
+    assert (models["b", "fedprox"] - models["b", "fedavg"]).abs().max() > 1e-4
+
+
+def test_held_out_images_test_their_own_client(tmp_path: Path, cache_dir: Path) -> None:
+    """The accuracy in the record, image by image, from the saved models."""
+    run_app(tmp_path, cache_dir, {"methods": "oracle", "held-out": 0.4, "private": False})
+    entry = summary(tmp_path)["oracle"]
+    config = from_run_config(read_config(tmp_path) | {"resume": False})
+    statistics = results.read_statistics(tmp_path)
+    classifier = Classifier(task.frozen_model(config).tail, statistics)
+    state = read_state(tmp_path, "oracle")
+    assert state is not None
+    models = wire.models_in(state)
+    right = []
+    for client in range(12):
+        own = task.simulated_client(config, client, held_out=True)
+        trains = task.simulated_client(config, client)
+        assert (len(own.labels), len(trains.labels)) == (2, 3)
+        predicted = classifier.predict(models[client % 2], own.samples).argmax(1)
+        right += (predicted == own.labels).tolist()
+    assert entry["accuracy_mean"] == pytest.approx(np.mean(right))
+    assert len(right) == 24
 
 
 @pytest.mark.parametrize("private", [True, False])

@@ -10,12 +10,21 @@ import pytest
 from dp_accounting import rdp
 
 from pina_app.config import PinaConfig
-from pina_app.methods import RANDOM_B, create_strategy, initial_models, method_plan
+from pina_app.method_table import METHODS
+from pina_app.methods import (
+    RANDOM_B,
+    create_strategy,
+    initial_models,
+    method_plan,
+    train_config,
+)
 from pina_app.model import HEAD_BIAS, HEAD_WEIGHT, LORA_B
 from strategies import wire
 from strategies.clustered import ClusteredStrategy
+from strategies.fednova import FedNova
 from strategies.pina import PINA
 from strategies.privacy.plan import PrivacyPlan
+from strategies.rr_cluster import RRCluster
 from tests.pina_app.vits import random_statistics
 
 # The setting of METHODS 6.2: CIFAR-10, C = 2.
@@ -144,7 +153,18 @@ def test_the_simulated_cohort_scales_the_noise_that_is_added() -> None:
 
 @pytest.mark.parametrize(
     ("method", "kind", "clusters"),
-    [("pina", PINA, 3), ("fedavg", ClusteredStrategy, 1), ("oracle", ClusteredStrategy, 3)],
+    [
+        ("pina", PINA, 3),
+        ("fedavg", ClusteredStrategy, 1),
+        ("fedprox", ClusteredStrategy, 1),
+        ("fednova", FedNova, 1),
+        ("oracle", ClusteredStrategy, 3),
+        ("ifca", ClusteredStrategy, 3),
+        ("rr-cluster", RRCluster, 3),
+        ("control", ClusteredStrategy, 3),
+        ("pina-random-init", ClusteredStrategy, 3),
+        ("pina-paper", PINA, 3),
+    ],
 )
 def test_strategies(method: str, kind: type, clusters: int, tmp_path: Path) -> None:
     """Kind, clusters, plan, rescaling and what the clients get."""
@@ -152,7 +172,8 @@ def test_strategies(method: str, kind: type, clusters: int, tmp_path: Path) -> N
         clusters=3,
         rotations="0,90,180",
         clip=0.7,
-        rescale="normality",
+        images_per_client=7,
+        rescale="count" if method == "rr-cluster" else "normality",
         epsilon=None,
         noise_multiplier=1.0,  # nothing to calibrate
     )
@@ -162,9 +183,13 @@ def test_strategies(method: str, kind: type, clusters: int, tmp_path: Path) -> N
     assert strategy.name == method
     assert strategy.clusters == clusters
     assert strategy.plan == method_plan(config, method)
-    assert strategy.aggregation.threshold == 0.7
+    # FedNova's updates are those of a single step: ten epochs of one batch of seven images.
+    assert strategy.aggregation.threshold == pytest.approx(0.07 if method == "fednova" else 0.7)
     # One cluster has nothing to rescale.
-    assert strategy.aggregation.rescale == ("none" if method == "fedavg" else "normality")
+    if method != "rr-cluster":
+        assert strategy.aggregation.rescale == ("none" if clusters == 1 else "normality")
+    printed = method in ("pina-paper", "pina-random-init")
+    assert strategy.aggregation.skip == ("none" if printed else "energy")
     assert strategy.seed == 0
     public = wire.read_public(strategy.roster.query)
     np.testing.assert_array_equal(public["mean"], statistics.mean)
@@ -212,3 +237,36 @@ def test_baselines_start_at_zero() -> None:
     models = initial_models(config, "oracle", 16, 10)
     assert len(models) == 2
     assert not any(values.any() for model in models for values in model.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "b"),
+    [
+        ("ifca", "own", "own"),
+        ("ifca-ldp", "own", "own"),
+        ("rr-cluster", "own", "own"),
+        ("pina-random-init", "own", "own"),
+        ("pina-paper", "common", "zero"),
+        ("control", "common", "own"),
+        ("fedprox", "zero", "zero"),
+    ],
+)
+def test_where_the_baselines_start(method: str, head: str, b: str) -> None:
+    """Zero, one for all clusters, or one for each; a seed's own draw."""
+    models = initial_models(PinaConfig(), method, 400, 10)
+    other = initial_models(PinaConfig(seed=1), method, 400, 10)
+    for name, kind in ((HEAD_WEIGHT, head), (LORA_B, b)):
+        first, last = models[0][name], models[-1][name]
+        assert first.any() == (kind != "zero")
+        if len(models) > 1:
+            assert np.array_equal(first, last) == (kind != "own")
+        assert np.array_equal(first, other[0][name]) == (kind != "own")
+
+
+def test_only_fedprox_tells_its_clients_a_proximal_weight() -> None:
+    """Under the name that Flower's own FedProx uses."""
+    config = PinaConfig(proximal_mu=0.5)
+    assert dict(train_config(config, "fedprox")) == {"proximal-mu": 0.5}
+    for method in METHODS:
+        if method != "fedprox":
+            assert not train_config(config, method)
