@@ -33,6 +33,7 @@ def parts(
     noise_cohort_size: int | None = None,
     max_participations: int | None = None,
     server_momentum: float = 0.0,
+    release: str = "slots",
     ledger: Path | str | None = None,
 ) -> dict[str, Any]:
     """Arguments of ``ClusteredStrategy``.
@@ -63,6 +64,8 @@ def parts(
         Most training rounds of one client; costs the amplification by sampling.
     server_momentum : float
         In [0, 1).
+    release : {"slots", "coded"}
+        Layout of the training release, see ``strategies.release``; with one cluster they are one.
     ledger : path, optional
         File of the releases; by default they are kept in memory only.
 
@@ -101,6 +104,7 @@ def parts(
             threshold=threshold,
             rescale="count" if clusters > 1 else "none",
             server_momentum=server_momentum,
+            release=release if clusters > 1 else "slots",
         ),
         "ledger": Ledger(
             None if ledger is None else Path(ledger),

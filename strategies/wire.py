@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from strategies.release import Slots
+from strategies.release import Coded, Layout, Slots
 
 Model = dict[str, NDArray[Any]]
 """Arrays of one cluster model by name."""
@@ -47,7 +47,8 @@ class RoundRequest:
     method : str
         Name of the strategy.
     phase : str
-        "mean", "lloyd", "sketch" or "train".
+        "mean", "moments", "histogram" or "lloyd" (``strategies.clustering.initialisation``),
+        "sketch" or "train".
     round : int
         Number within the phase's stage, from 1; random streams of clients use it.
     assignment : str
@@ -55,13 +56,15 @@ class RoundRequest:
     clusters : int
         Slots of the layout (prototypes in the initialisation).
     width, threshold, kappa : int, float, float
-        Layout of the release, see ``strategies.release.Slots``.
+        Layout of the release, see ``strategies.release``.
     noise_multiplier : float
         Local noise; only "sketch" uses it.
     private : bool
         Whether the reply may carry anything but the protected vector.
     normalise, local_momentum : bool, float
         Whether a client divides its update by its local steps, see ``strategies.fednova``.
+    release : {"slots", "coded"}
+        Which layout of ``strategies.release``; "coded" has no kappa.
     """
 
     method: str
@@ -76,10 +79,13 @@ class RoundRequest:
     private: bool
     normalise: bool = False
     local_momentum: float = 0.0
+    release: str = "slots"
 
     @property
-    def layout(self) -> Slots:
+    def layout(self) -> Layout:
         """Layout of the round's release."""
+        if self.release == "coded":
+            return Coded(self.clusters, self.width, self.threshold)
         return Slots(self.clusters, self.width, self.threshold, self.kappa)
 
 
