@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
+from numpy.typing import NDArray
 
+from pina_app import choices
 from pina_app.config import PinaConfig
 from pina_app.model import LORA_B, initial_model
 from strategies import wire
 from strategies.aggregation import Aggregation
 from strategies.clustered import ClusteredStrategy
+from strategies.clustering.initialisation import DEFAULT_ROUNDS
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.pina import PINA
 from strategies.privacy.calibration import Event, calibrate
 from strategies.privacy.ledger import Ledger
-from strategies.privacy.plan import PrivacyPlan, Stage, plan_privacy
+from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.randomness import stream
 
 RANDOM_B = 0.02
@@ -29,23 +32,8 @@ RANDOM_B = 0.02
 
 def method_plan(config: PinaConfig, method: str) -> PrivacyPlan:
     """The privacy plan of one method; ``epsilon_*`` are None where none is claimed."""
-    initialised = method == "pina" and config.init == "secure-kmeans"
-    plan = plan_privacy(
-        clients=config.clients,
-        sampling=config.q,
-        rounds=config.rounds,
-        init_releases=config.init_rounds if initialised else 0,
-        init_sampling=config.init_q,
-        private=config.private,
-        epsilon=config.epsilon,
-        noise_multiplier=config.noise_multiplier,
-        init_noise_multiplier=config.init_noise_multiplier if initialised else None,
-        init_share=config.init_share,
-        epsilon_for=config.epsilon_for,
-        max_participations=config.max_participations,
-        noise_cohort_size=config.noise_cohort_size,
-        delta=config.delta,
-    )
+    init = choices.initialisation(config).value if method == "pina" else "random"
+    plan = choices.privacy_plan(config, init)
     if method == "pina" and config.init == "lora-sketch":
         return _with_sketches(config, plan)
     return plan
@@ -64,9 +52,8 @@ def _with_sketches(config: PinaConfig, plan: PrivacyPlan) -> PrivacyPlan:
         z = calibrate(lambda value: [Event(value)], config.epsilon, plan.delta)
     elif z is None:
         z = config.noise_multiplier or 0.0
-    sketches = Stage(
-        z, config.init_q, config.init_rounds, config.init_q * config.clients, noise_scale=1.0
-    )
+    rounds = config.init_rounds or DEFAULT_ROUNDS["lora-sketch"]
+    sketches = Stage(z, config.init_q, rounds, config.init_q * config.clients, noise_scale=1.0)
     return dataclasses.replace(plan, init=sketches, epsilon_outside=None, epsilon_server=None)
 
 
@@ -79,13 +66,18 @@ def method_aggregation(config: PinaConfig, method: str) -> Aggregation:
         skip=config.skip,
         equal_norm_rounds=config.equal_norm_rounds,
         server_momentum=config.server_momentum,
+        release=choices.release(config).value if method in ("pina", "oracle") else "slots",
     )
 
 
 def create_strategy(
-    config: PinaConfig, method: str, statistics: PublicStatistics, ledger_path: Path | None
+    config: PinaConfig,
+    method: str,
+    statistics: PublicStatistics,
+    ledger_path: Path | None,
+    server_points: NDArray[np.float64] | None = None,
 ) -> ClusteredStrategy:
-    """The strategy of one method, with its ledger."""
+    """The strategy of one method, with its ledger; ``server_points`` for that initialisation."""
     plan = method_plan(config, method)
     pina = method == "pina"
     public: RecordDict = wire.public_content(
@@ -109,10 +101,11 @@ def create_strategy(
     if not pina:
         return ClusteredStrategy(assignment="single" if method == "fedavg" else "oracle", **common)
     return PINA(
-        init=config.init,
+        init=choices.initialisation(config).value,
         embedding_size=len(statistics.embedding),
-        prototype_rounds=config.prototype_rounds,
+        prototype_rounds=choices.prototype_rounds(config),
         sketch_array=LORA_B,
+        server_points=server_points,
         **common,
     )
 
@@ -121,7 +114,7 @@ def initial_models(
     config: PinaConfig, method: str, width: int, classes: int, lora_size: int | None = None
 ) -> list[wire.Model]:
     """Where the cluster models of a method start."""
-    printed = method == "pina" and config.init != "secure-kmeans"
+    printed = method == "pina" and config.init in ("lora-sketch", "random")
     count = 1 if method == "fedavg" else config.clusters
     models = [
         initial_model(width, classes, random_head=printed, lora_size=lora_size)

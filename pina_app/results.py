@@ -16,6 +16,7 @@ from strategies.checkpoint import RunDirectory
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.clustering.sketch import LORA_SKETCH_WARNING
+from strategies.pina import PINA
 from strategies.privacy.plan import PrivacyPlan
 from strategies.privacy.secure_sum import TrustedSum
 
@@ -118,7 +119,8 @@ def summarise(
         "seconds": round(sum(line["seconds"] for line in lines), 2),
         "private": plan.private,
         "public_data": statistics.source,
-        "init": config.init if method == "pina" else None,
+        "init": strategy.init if isinstance(strategy, PINA) else None,
+        "release": strategy.aggregation.release,
         "notes": notes if stopped is None else [stopped, *notes],
     }
     run_files.put_summary(directory.path, entry)

@@ -142,6 +142,7 @@ class PINA(ClusteredStrategy):
             log(INFO, "pina: embedding_size = 0, so there is nothing to find clusters by before "
                 "training; they start at random and clients choose by loss")  # fmt: skip
             init_rounds = 0
+        settings.setdefault("init_share", initialisation.DEFAULT_SHARES.get(init))
         common = planned.parts(
             "pina",
             clients=clients,

@@ -27,6 +27,7 @@ def parts(
     rounds: int,
     epsilon: float | None,
     init_rounds: int = 0,
+    init_share: float | None = None,
     sampling: float = 1.0,
     threshold: float | None = None,
     delta: float | None = None,
@@ -51,6 +52,8 @@ def parts(
         without privacy, and the log says so.
     init_rounds : int
         Rounds of the initialisation.
+    init_share : float, optional
+        Share of epsilon that the initialisation costs by itself, in (0, 1).
     sampling : float
         Probability with which a client takes part in a training round.
     threshold : float, optional
@@ -85,6 +88,7 @@ def parts(
         sampling=sampling,
         rounds=rounds - init_rounds,
         init_releases=init_rounds,
+        init_share=init_share,
         private=epsilon is not None,
         epsilon=epsilon,
         max_participations=max_participations,

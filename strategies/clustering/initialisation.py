@@ -7,6 +7,8 @@
 Every phase is one ``Slots`` release of a function of the client's embedding y alone, |y| <= 1.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,9 @@ FIRST_PHASES = {
 DEFAULT_ROUNDS = {"secure-kmeans": 7, "spectral": 2, "server-points": 3, "lora-sketch": 7}
 """Releases (G, or T_in) where none are given: METHODS 6.2 and 6.4; one Lloyd step is enough where
 the first releases know the directions."""
+DEFAULT_SHARES = {"spectral": 0.25, "server-points": 0.25}
+"""Share of epsilon for the initialisation where ``default_init_share`` of the cohort, made for
+``secure-kmeans``, is not what METHODS 6.4 used: z = 8 for both releases at epsilon 2."""
 
 
 def phase_of(init: str, round_number: int) -> str:
@@ -35,8 +40,9 @@ def number_of_prototypes(init: str, clusters: int) -> int:
     """Prototypes in the Lloyd steps of an initialisation; more than C are merged at the end."""
     if init == "server-points":
         return clusters
-    module = spectral if init == "spectral" else secure_kmeans
-    return module.number_of_prototypes(clusters)
+    if init == "spectral":
+        return spectral.number_of_prototypes(clusters)
+    return secure_kmeans.number_of_prototypes(clusters)
 
 
 def phase_layout(phase: str, dimensions: int, prototypes: int) -> Slots:
@@ -62,8 +68,8 @@ def phase_layout(phase: str, dimensions: int, prototypes: int) -> Slots:
 def embedding_size(phase: str, width: int, prototypes: NDArray[np.floating] | None) -> int:
     """m, the size of the embedding that a request's phase and width ask for."""
     if phase == "moments":  # width = m (m + 3) / 2
-        return round((np.sqrt(9 + 8 * width) - 3) / 2)
-    return width if prototypes is None else prototypes.shape[1]
+        return round((math.sqrt(9 + 8 * width) - 3) / 2)
+    return width if prototypes is None else int(prototypes.shape[1])
 
 
 def client_answers(

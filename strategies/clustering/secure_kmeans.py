@@ -124,5 +124,6 @@ def merge_prototypes(
 
     kmeans = KMeans(clusters, n_init=10, random_state=int(rng.integers(2**31)))
     kmeans.fit(prototypes, sample_weight=weights)
-    merged = np.bincount(kmeans.labels_, weights=noisy, minlength=clusters)
+    merged = np.zeros(clusters)
+    np.add.at(merged, kmeans.labels_, noisy)
     return np.asarray(kmeans.cluster_centers_, dtype=np.float64), merged

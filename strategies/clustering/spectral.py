@@ -32,8 +32,8 @@ def moments(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
     y = np.asarray(embeddings, dtype=np.float64)
     rows, columns = np.triu_indices(y.shape[1])
     weights = np.where(rows == columns, 1.0, np.sqrt(2))
-    stacked: NDArray[np.float64] = np.hstack([y, y[:, rows] * y[:, columns] * weights])
-    return stacked / np.sqrt(2)
+    stacked = np.hstack([y, y[:, rows] * y[:, columns] * weights])
+    return np.asarray(stacked / np.sqrt(2), dtype=np.float64)
 
 
 def moments_layout(dimensions: int) -> Slots:
