@@ -221,12 +221,22 @@ def test_without_a_seed_runs_differ_and_an_uncertain_release_stays_spent(
     assert len(run_record.read(first / "ledger.jsonl")) == 4
 
 
-@pytest.mark.parametrize("crash_at", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("crash_at", "method"),
+    [
+        (1, {"server-momentum": 0.5}),
+        (2, {"server-momentum": 0.5}),
+        (4, {"server-momentum": 0.5}),
+        (2, {"init": "spectral", "release": "coded"}),
+        (5, {"init": "spectral", "release": "coded"}),
+        (3, {"init": "server-points", "release": "coded"}),
+    ],
+)
 def test_killed_in_any_phase_and_resumed_is_bit_identical(
-    crash_at: int, tmp_path: Path, cache_dir: Path
+    crash_at: int, method: dict[str, Scalar], tmp_path: Path, cache_dir: Path
 ) -> None:
     """In-process kill during a round; ledger, models and record end as without it."""
-    settings: dict[str, Scalar] = {"methods": "pina,fedavg", "server-momentum": 0.5}
+    settings: dict[str, Scalar] = {"methods": "pina,fedavg", **method}
     run_app(tmp_path / "whole", cache_dir, settings)
     asked = 0
 
