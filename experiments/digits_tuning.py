@@ -58,7 +58,7 @@ def initialise(embeddings, groups, config, prototypes_used, rng):
         sums, counts = noisy(layout, total, stage.actual_multiplier, rng)
         smallest = 0.05 * len(embeddings) * 2 / prototypes_used
         prototypes = secure_kmeans.lloyd_step(prototypes, sums, counts, smallest)
-    prototypes = secure_kmeans.merge_prototypes(prototypes, counts, 2, rng)
+    prototypes, _ = secure_kmeans.merge_prototypes(prototypes, counts, 2, rng)
     return adjusted_rand_score(groups, nearest_prototype(embeddings, prototypes))
 
 

@@ -17,6 +17,8 @@ from app_kit.run_config import Scalar, key_of, parse_settings, read_preset
 from app_kit.run_files import read_config, read_summary
 from app_kit.submit import app_root
 from pina_app.config import PRESETS, PinaConfig, from_run_config
+from strategies.pina import INITS
+from strategies.release import RELEASES
 
 APP = "pina_app"
 PATH_KEYS = ("dataset", "public-data", "weights")
@@ -46,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         "--noise-cohort-size", type=int, help="simulated cohort (default: the real one)"
     )
     plan.add_argument("--epsilon-for", choices=("outside", "server"))
+    plan.add_argument("--init", choices=("auto", *INITS))
+    plan.add_argument("--release", choices=("auto", *RELEASES))
     plan.set_defaults(command=_plan)
 
     predict = commands.add_parser("predict", help="assign a new client to a cluster, and predict")

@@ -11,9 +11,10 @@ from app_kit import run_config
 from app_kit.partition import PARTITIONERS
 from app_kit.run_config import Scalar, key_of
 from pina_app.method_table import METHODS
-from strategies.aggregation import SKIPS
+from strategies.aggregation import SKIPS, not_coded
 from strategies.clustering.normality import RESCALES
 from strategies.pina import INITS
+from strategies.release import RELEASES
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -46,6 +47,7 @@ class PinaConfig:
     held_out: float = 0.0
     classes: int | None = None
     public_data: str = "digits"
+    whitening_damping: float = 0.1
     # model
     model: str = "digits-vit"
     weights: str = "digits"
@@ -58,8 +60,8 @@ class PinaConfig:
     feature_dtype: str = "float32"
     # the method
     clusters: int = 2
-    init: str = "secure-kmeans"
-    init_rounds: int = 7
+    init: str = "auto"
+    init_rounds: int = 0
     init_q: float = 1.0
     embedding_size: int = 64
     prototype_rounds: int = 10
@@ -74,7 +76,7 @@ class PinaConfig:
     rescale: str = "count"
     skip: str = "energy"
     equal_norm_rounds: int = 10
-    release: str = "slots"
+    release: str = "auto"
     smallest_share: float = 0.1
     server_momentum: float = 0.0
     # privacy
@@ -119,17 +121,24 @@ class PinaConfig:
             "prototype_rounds",
             "equal_norm_rounds",
         )
-        above_zero = ("clip", "learning_rate", "dirichlet_alpha", "round_timeout_s", "cache_gb")
+        above_zero = (
+            "clip",
+            "learning_rate",
+            "dirichlet_alpha",
+            "round_timeout_s",
+            "cache_gb",
+            "whitening_damping",
+        )
         optional = ("epsilon", "noise_multiplier", "init_noise_multiplier")
         one_of = {
             "partitioner": PARTITIONERS,
             "trainable": ("lora+head", "head"),
             "device": ("auto", "cpu", "cuda"),
             "feature_dtype": ("float32", "bfloat16"),
-            "init": INITS,
+            "init": ("auto", *INITS),
             "rescale": RESCALES,
             "skip": SKIPS,
-            "release": ("slots",),
+            "release": ("auto", *RELEASES),
             "epsilon_for": ("outside", "server"),
             "secure_sum": ("trusted",),
         }
@@ -147,7 +156,11 @@ class PinaConfig:
             ),
             ("rotations", "a comma-separated list of 0, 90, 180, 270", self._rotations_good()),
             ("clusters", f"in [1, clients = {self.clients}]", 1 <= self.clusters <= self.clients),
-            ("init_rounds", ">= 2 (one mean, then Lloyd steps)", self.init_rounds >= 2),
+            (
+                "init_rounds",
+                ">= 2 (one mean, then Lloyd steps) or 0 (what the initialisation needs)",
+                self.init_rounds >= 2 or self.init_rounds == 0,
+            ),
             ("embedding_size", ">= 1", self.embedding_size >= 1),
             ("clip", "<= 1e6", self.clip <= 1e6),
             ("q", "in (0, 1]", 0 < self.q <= 1),
@@ -189,6 +202,8 @@ class PinaConfig:
         digits = self.dataset == "digits"
         sketches = "init = 'lora-sketch'" if self.init == "lora-sketch" else ""
         sketches = "method pina-paper" if "pina-paper" in self.method_list else sketches
+        points = self.init == "server-points" or "feddp-kmeans" in self.method_list
+        excluded = not_coded(self.rescale, self.server_momentum)
         rules: list[tuple[object, str]] = [
             (
                 not self.simulation and "oracle" in self.method_list,
@@ -254,6 +269,19 @@ class PinaConfig:
             (
                 sketches and self.lora_targets != "last.value",
                 f"lora-targets = {self.lora_targets!r}: {sketches} needs 'last.value'",
+            ),
+            (
+                points and self.public_data == "none",
+                "public-data = 'none': init = 'server-points' (feddp-kmeans) needs public images",
+            ),
+            (
+                points and not (self.simulation or self.images_per_client),
+                "images-per-client = 0: init = 'server-points' (feddp-kmeans) needs to know how "
+                "many images a typical device has",
+            ),
+            (
+                self.release == "coded" and bool(excluded),
+                f"{excluded} with release = 'coded'; use release = 'slots'",
             ),
         ]
         for broken, message in rules:

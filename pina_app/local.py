@@ -19,6 +19,7 @@ from pina_app.task import ClientData
 from pina_app.training import LocalTraining, train_clients
 from strategies import wire
 from strategies.assignment import lowest_loss, nearest_prototype
+from strategies.clustering.initialisation import client_answers
 from strategies.fednova import accumulated_steps
 from strategies.local_noise import local_noise
 from strategies.randomness import stream
@@ -100,7 +101,7 @@ def _compute(
     prototypes: Prototypes | None,
     mu: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
-    """Updates (or embeddings) of several clients, and the slot that each chooses."""
+    """Updates (or functions of embeddings) of several clients, and the slot that each chooses."""
     nowhere = np.zeros(len(clients), dtype=np.intp)
     if request.phase == "sketch":
         return _train(config, classifier, request, clients, models, nowhere, mu), nowhere
@@ -109,9 +110,7 @@ def _compute(
         chosen = moved(request, list(clients), chosen, _seed(config))
         return _train(config, classifier, request, clients, models, chosen, mu), chosen
     embeddings = classifier.embeddings([data.samples for data in clients.values()])
-    if request.phase == "mean" or prototypes is None:
-        return embeddings, nowhere
-    return embeddings, nearest_prototype(embeddings, prototypes)
+    return client_answers(request.phase, embeddings, prototypes)
 
 
 def assign(

@@ -12,6 +12,8 @@
 - ``pina-random-init``: the printed PINA without its first stage, from C random models.
 - ``control``: what the first stage is worth without any data: a common head, random B.
 - ``rr-cluster``: IFCA with a smallest cluster size by random moves (``strategies.rr_cluster``).
+- ``feddp-kmeans``: PINA with the initialisation of FedDP-KMeans
+  (``strategies.clustering.server_points``).
 """
 
 import dataclasses
@@ -60,6 +62,7 @@ METHOD_TABLE = {
     "pina-paper": dataclasses.replace(_PRINTED, init="lora-sketch", start="common-head"),
     "control": Method(start="random-B"),
     "rr-cluster": Method(start="random"),
+    "feddp-kmeans": Method(init="server-points"),
     "oracle": Method(assignment="oracle"),
 }
 METHODS = ("pina", *METHOD_TABLE)

@@ -10,20 +10,23 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
+from numpy.typing import NDArray
 
 from app_kit.sources import open_source
+from pina_app import choices
 from pina_app.config import PinaConfig
 from pina_app.method_table import Method, method_of
 from pina_app.model import HEAD_WEIGHT, LORA_B, RANDOM_HEAD, initial_model
 from strategies import wire
 from strategies.aggregation import Aggregation
 from strategies.clustered import ClusteredStrategy
+from strategies.clustering.initialisation import DEFAULT_ROUNDS, FIRST_PHASES
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.fednova import FedNova
 from strategies.pina import PINA
 from strategies.privacy.calibration import Event, calibrate
 from strategies.privacy.ledger import Ledger
-from strategies.privacy.plan import PrivacyPlan, Stage, plan_privacy
+from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.randomness import stream
 from strategies.rr_cluster import RRCluster
 
@@ -31,27 +34,17 @@ RANDOM_B = 0.02
 """Standard deviation of a random B."""
 
 
+def entry_of(config: PinaConfig, method: str) -> Method:
+    """The entry of a method in the table; ``pina`` has the initialisation that is chosen."""
+    return method_of(method, choices.initialisation(config).value)
+
+
 def method_plan(config: PinaConfig, method: str) -> PrivacyPlan:
     """The privacy plan of one method; ``epsilon_*`` are None where none is claimed."""
-    entry = method_of(method, config.init)
-    initialised = entry.init == "secure-kmeans"
-    plan = plan_privacy(
-        clients=config.clients,
-        sampling=config.q,
-        rounds=config.rounds,
-        init_releases=config.init_rounds if initialised else 0,
-        init_sampling=config.init_q,
-        private=config.private,
-        epsilon=config.epsilon,
-        noise_multiplier=config.noise_multiplier,
-        init_noise_multiplier=config.init_noise_multiplier if initialised else None,
-        init_share=config.init_share,
-        epsilon_for=config.epsilon_for,
-        max_participations=config.max_participations,
-        # A client that adds the noise itself does not know of a crowd.
-        noise_cohort_size=None if entry.local_noise else config.noise_cohort_size,
-        delta=config.delta,
-    )
+    entry = entry_of(config, method)
+    # A client that adds the noise itself does not know of a crowd.
+    own = dataclasses.replace(config, noise_cohort_size=None) if entry.local_noise else config
+    plan = choices.privacy_plan(own, entry.init or "random")
     return _with_sketches(config, plan) if entry.init == "lora-sketch" else plan
 
 
@@ -68,15 +61,14 @@ def _with_sketches(config: PinaConfig, plan: PrivacyPlan) -> PrivacyPlan:
         z = calibrate(lambda value: [Event(value)], config.epsilon, plan.delta)
     elif z is None:
         z = config.noise_multiplier or 0.0
-    sketches = Stage(
-        z, config.init_q, config.init_rounds, config.init_q * config.clients, noise_scale=1.0
-    )
+    rounds = config.init_rounds or DEFAULT_ROUNDS["lora-sketch"]
+    sketches = Stage(z, config.init_q, rounds, config.init_q * config.clients, noise_scale=1.0)
     return dataclasses.replace(plan, init=sketches, epsilon_outside=None, epsilon_server=None)
 
 
 def method_aggregation(config: PinaConfig, method: str) -> Aggregation:
     """What one method does with its secure sums."""
-    entry = method_of(method, config.init)
+    entry = entry_of(config, method)
     steps = _typical_steps(config) if method == "fednova" else 1
     return Aggregation(
         threshold=config.clip / steps,  # FedNova's updates are those of a single step
@@ -84,7 +76,13 @@ def method_aggregation(config: PinaConfig, method: str) -> Aggregation:
         skip=entry.skip or config.skip,
         equal_norm_rounds=config.equal_norm_rounds,
         server_momentum=config.server_momentum,
+        release=choices.release(config).value if _knows_clusters(entry) else "slots",
     )
+
+
+def _knows_clusters(entry: Method) -> bool:
+    """Whether clients know their cluster before training, as a coded release needs."""
+    return entry.assignment == "oracle" or entry.init in FIRST_PHASES
 
 
 def _typical_steps(config: PinaConfig) -> int:
@@ -97,10 +95,14 @@ def _typical_steps(config: PinaConfig) -> int:
 
 
 def create_strategy(
-    config: PinaConfig, method: str, statistics: PublicStatistics, ledger_path: Path | None
+    config: PinaConfig,
+    method: str,
+    statistics: PublicStatistics,
+    ledger_path: Path | None,
+    server_points: NDArray[np.float64] | None = None,
 ) -> ClusteredStrategy:
-    """The strategy of one method, with its ledger."""
-    entry = method_of(method, config.init)
+    """The strategy of one method, with its ledger; ``server_points`` for that initialisation."""
+    entry = entry_of(config, method)
     plan = method_plan(config, method)
     public: RecordDict = wire.public_content(
         {
@@ -125,8 +127,9 @@ def create_strategy(
         return PINA(
             init=entry.init,
             embedding_size=len(statistics.embedding),
-            prototype_rounds=config.prototype_rounds,
+            prototype_rounds=choices.prototype_rounds(config),
             sketch_array=LORA_B,
+            server_points=server_points,
             **common,
         )
     if method == "fednova":
@@ -149,7 +152,7 @@ def initial_models(
     config: PinaConfig, method: str, width: int, classes: int, lora_size: int | None = None
 ) -> list[wire.Model]:
     """Where the cluster models of a method start."""
-    entry = method_of(method, config.init)
+    entry = entry_of(config, method)
     models = [
         initial_model(width, classes, random_head=entry.start != "zero", lora_size=lora_size)
         for _ in range(_number_of_models(config, entry))

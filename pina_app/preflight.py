@@ -6,6 +6,7 @@ message before any client is asked.
 
 from app_kit.partition import partition
 from app_kit.sources import load_public_images, open_source
+from pina_app import choices
 from pina_app.config import PinaConfig
 from pina_app.methods import method_aggregation, method_plan
 from pina_app.model import create_backbone
@@ -51,7 +52,7 @@ def describe(config: PinaConfig, method: str, plan: PrivacyPlan) -> str:
         return f"{method}: no privacy, no noise"
     lines = [f"{method}:"]
     training = method_aggregation(config, method).layout(config.clusters, 1).sensitivity
-    # The Lloyd releases, which are all of the initialisation but its first.
+    # The Lloyd releases, which are all of the default initialisation but its first.
     lloyd = lloyd_layout(1, 1).sensitivity
     stages = (
         ("initialisation", plan.init, lloyd, 1.0),
@@ -67,6 +68,8 @@ def describe(config: PinaConfig, method: str, plan: PrivacyPlan) -> str:
             f"{stage.noise_multiplier:.4g}; noise on the mean of {clients:g} clients "
             f"{std:.3g} a coordinate (S = {clip:g})"
         )
+    if method == "pina":
+        lines.append(f"  {choices.explain(config)}")
     if plan.epsilon_outside is None:
         lines.append("  epsilon: none; the sketches of init = 'lora-sketch' are not private")
     else:

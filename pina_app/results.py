@@ -17,6 +17,7 @@ from strategies.checkpoint import RunDirectory
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.clustering.sketch import LORA_SKETCH_WARNING
+from strategies.pina import PINA
 from strategies.privacy.plan import PrivacyPlan
 from strategies.privacy.secure_sum import TrustedSum
 
@@ -120,7 +121,8 @@ def summarise(
         **traffic.of_run(lines),
         "private": plan.private,
         "public_data": statistics.source,
-        "init": method_of(method, config.init).init,
+        "init": strategy.init if isinstance(strategy, PINA) else None,
+        "release": strategy.aggregation.release,
         "notes": notes if stopped is None else [stopped, *notes],
     }
     run_files.put_summary(directory.path, entry)

@@ -7,12 +7,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from app_kit import run_files
 from app_kit.progress import say
-from pina_app import preflight, results
+from pina_app import choices, preflight, results
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig, from_run_config
-from pina_app.methods import create_strategy, initial_models, train_config
+from pina_app.methods import create_strategy, entry_of, initial_models, train_config
 from pina_app.rounds import Rounds
-from pina_app.task import frozen_model, number_of_classes, public_statistics
+from pina_app.task import frozen_model, number_of_classes, public_statistics, server_points
 from strategies import wire
 from strategies.checkpoint import RunDirectory
 from strategies.clustering.public_statistics import PublicStatistics
@@ -61,7 +61,11 @@ def run_method(
     """Train one method from its last committed round to its end."""
     seeded = config.simulation and config.seed is not None
     state = directory.restore(method, replay=seeded)
-    strategy = create_strategy(config, method, statistics, directory.ledger_path)
+    if method == "pina":
+        say("pina: %s", choices.explain(config))
+    by_points = entry_of(config, method).init == "server-points"
+    points = server_points(config, statistics) if by_points else None
+    strategy = create_strategy(config, method, statistics, directory.ledger_path, points)
     if state is not None:
         arrays = strategy.load_state(state)
         strategy.check_ledger()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from app_kit.check_data import read_own_data
@@ -16,7 +17,12 @@ from pina_app.datasets import Federation, load_federation
 from pina_app.features import Cache, Samples, reduce_images
 from pina_app.model import create_backbone, weights_key
 from pina_app.tails import Tail, create_tail
-from strategies.clustering.public_statistics import PublicStatistics, measure, without_public_data
+from strategies.clustering.public_statistics import (
+    PublicStatistics,
+    measure,
+    pseudo_clients,
+    without_public_data,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,17 +121,35 @@ def number_of_classes(config: PinaConfig) -> int:
 
 def public_statistics(config: PinaConfig) -> PublicStatistics:
     """Whiteners from the public images that the configuration names."""
+    features = public_features(config)
+    if features is None:
+        return without_public_data(frozen_model(config).tail.width, config.embedding_size)
+    return measure(features, config.public_data, config.embedding_size, config.whitening_damping)
+
+
+def public_features(config: PinaConfig) -> NDArray[np.float32] | None:
+    """Features of the public images; None without public data."""
     from pina_app.classifier import Classifier
 
-    model = frozen_model(config)
-    width = model.tail.width
-    nothing = without_public_data(width, config.embedding_size)
     images = load_public_images(config.public_data)
     if images is None:
-        return nothing
+        return None
+    model = frozen_model(config)
     samples = torch.from_numpy(model.reduce(images, "the public images")[:])
-    features = Classifier(model.tail, nothing).frozen_features(samples)
-    return measure(features, config.public_data, config.embedding_size)
+    nothing = without_public_data(model.tail.width, config.embedding_size)
+    return Classifier(model.tail, nothing).frozen_features(samples)
+
+
+def server_points(config: PinaConfig, statistics: PublicStatistics) -> NDArray[np.float64]:
+    """Embeddings of public pseudo-clients, as large as a typical client."""
+    features = public_features(config)
+    if features is None:
+        raise ValueError(f"public-data = {config.public_data!r}: has no images for server-points")
+    images = config.images_per_client
+    if not images:
+        source = open_source(config.dataset, config.partition_seed)
+        images = max(1, len(source.train_labels) // config.clients)
+    return pseudo_clients(features, statistics, images)
 
 
 def _device(name: str) -> str:

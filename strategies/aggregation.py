@@ -16,11 +16,20 @@ from strategies.clustering.normality import (
     normality,
     scale_by_normality,
 )
-from strategies.release import Slots
+from strategies.release import RELEASES, Coded, Layout, Slots
 
 SKIPS = ("energy", "none")
 SMALLEST_COUNT = 0.05
 """A noisy count below this share of the expected cohort is not trusted as a divisor."""
+
+
+def not_coded(rescale: str, server_momentum: float) -> str:
+    """Why these settings exclude ``release = "coded"``; empty if they do not."""
+    if rescale != "count":
+        return f"rescale = {rescale!r}: must be 'count'"
+    if server_momentum > 0:
+        return f"server-momentum = {server_momentum}: must be 0"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +50,10 @@ class Aggregation:
         T_no: first training rounds in which the ``normality`` variants use Eq. 8 instead.
     server_momentum : float
         In [0, 1).
+    release : {"slots", "coded"}
+        Layout of the training release. "coded" updates models in ``strategies.coded`` instead of
+        ``updates``: it needs ``rescale = "count"`` (it divides by the noisy counts of the
+        initialisation) and no server momentum, and shrinks where ``skip`` would leave out.
     """
 
     threshold: float
@@ -49,6 +62,7 @@ class Aggregation:
     kappa: float = 0.1
     equal_norm_rounds: int = 0
     server_momentum: float = 0.0
+    release: str = "slots"
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -62,11 +76,22 @@ class Aggregation:
             raise ValueError(f"kappa = {self.kappa}: must be > 0")
         if not 0 <= self.server_momentum < 1:
             raise ValueError(f"server_momentum = {self.server_momentum}: must be in [0, 1)")
+        if self.release not in RELEASES:
+            raise ValueError(f"release = {self.release!r}: must be one of {RELEASES}")
+        reason = not_coded(self.rescale, self.server_momentum)
+        if self.release == "coded" and reason:
+            raise ValueError(f"release = 'coded': {reason}")
 
-    def layout(self, clusters: int, width: int) -> Slots:
-        """Layout of the training release; counters only where the division needs them."""
-        kappa = self.kappa if self.rescale == "count" else 0.0
-        return Slots(clusters, width, self.threshold, kappa)
+    @property
+    def counters(self) -> float:
+        """Kappa of the training release; counters only where the division needs them."""
+        return self.kappa if self.rescale == "count" and self.release == "slots" else 0.0
+
+    def layout(self, clusters: int, width: int) -> Layout:
+        """Layout of the training release."""
+        if self.release == "coded":
+            return Coded(clusters, width, self.threshold)
+        return Slots(clusters, width, self.threshold, self.counters)
 
     def updates(
         self,

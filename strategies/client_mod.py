@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from strategies import plain_client, wire
 from strategies.assignment import lowest_loss, nearest_prototype
+from strategies.clustering.initialisation import client_answers, embedding_size
 from strategies.fednova import accumulated_steps
 from strategies.local_noise import local_noise
 from strategies.rr_cluster import moved
@@ -126,9 +127,9 @@ class ClientMod:
                 cluster = int(moved(request, clients, np.array([cluster]), None)[0])
                 update = self._update(call, request, models[cluster])
             else:
-                update = self._embed(call.context, request.width)
-                if request.phase == "lloyd" and prototypes is not None:
-                    cluster = int(nearest_prototype(update[None], prototypes)[0])
+                size = embedding_size(request.phase, request.width, prototypes)
+                embedding = self._embed(call.context, size)
+                (update,), (cluster,) = client_answers(request.phase, embedding[None], prototypes)
         except (Exception, SystemExit) as error:
             if not request.private:
                 raise

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from strategies import planned, traffic, wire
 from strategies.aggregation import Aggregation
 from strategies.clients import Roster, sample_clients
+from strategies.coded import CodedModels
 from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.privacy.secure_sum import SecureSum, TrustedSum
@@ -107,6 +108,7 @@ class ClusteredStrategy(OneModelStart):
         self.traffic = traffic.Traffic()
         self._participations = np.full(clients, self._uncertain_participations(0))
         self._momentum: NDArray[np.float64] | None = None
+        self._coded: CodedModels | None = None
         self.models: list[wire.Model] = []
         self._request: wire.RoundRequest | None = None
         self._asked: Mapping[int, list[int]] = {}
@@ -165,24 +167,27 @@ class ClusteredStrategy(OneModelStart):
 
     def request(self, current_round: int) -> wire.RoundRequest:
         """What the clients are asked in a round (from 1)."""
-        width = wire.width(self.models[0])
-        layout = self.aggregation.layout(self.clusters, width)
         return wire.RoundRequest(
             method=self.name,
             phase="train",
             round=current_round - self.init_rounds,
             assignment=self.assignment,
             clusters=self.clusters,
-            width=width,
-            threshold=layout.threshold,
-            kappa=layout.kappa,
+            width=wire.width(self.models[0]),
+            threshold=self.aggregation.threshold,
+            kappa=self.aggregation.counters,
             noise_multiplier=self.plan.train.noise_multiplier if self.local_noise else 0.0,
             private=self.plan.private,
+            release=self.aggregation.release,
         )
 
     def prototypes(self) -> NDArray[np.float64] | None:
         """Prototypes that travel with a round, if any."""
         return None
+
+    def shares(self) -> NDArray[np.float64]:
+        """Shares (C,) of the clients that the clusters are taken to have, for "coded"."""
+        return np.full(self.clusters, 1 / self.clusters)
 
     # --- Flower's interface ---------------------------------------------------------------
 
@@ -277,6 +282,12 @@ class ClusteredStrategy(OneModelStart):
         noise_std: float,
     ) -> None:
         """Apply a released sum to the cluster models."""
+        if request.release == "coded":
+            if self._coded is None:
+                self._coded = CodedModels.starting_at(wire.flatten(self.models))
+            self._coded.add(sums, self.plan.train.cohort * self.shares(), noise_std)
+            self.models = wire.unflatten(self._coded.rows(), self.models[0])
+            return
         updates, self.skipped = self.aggregation.updates(
             sums, counts, self.plan.train.cohort, noise_std, request.round
         )
@@ -347,6 +358,8 @@ class ClusteredStrategy(OneModelStart):
         }
         if self._momentum is not None:
             state["momentum"] = self._momentum
+        if self._coded is not None:
+            state.update(self._coded.state())
         state.update(wire.models_as_state(self.models))
         return state
 
@@ -381,5 +394,6 @@ class ClusteredStrategy(OneModelStart):
         self._participations = participations + self._uncertain_participations(self.completed)
         if "momentum" in state:
             self._momentum = np.array(state["momentum"], dtype=np.float64)
+        self._coded = CodedModels.restored(state)
         self.models = wire.models_in(state)
         return wire.pack_models(self.models)

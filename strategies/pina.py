@@ -1,11 +1,17 @@
 """PINA (arXiv:2604.20596): differentially private clustered FL with private initialisation.
 
-Two initialisations come before the rounds of ``ClusteredStrategy``:
+An initialisation comes before the rounds of ``ClusteredStrategy``:
 
 ``secure-kmeans`` (default, sound, not in the paper): one secure sum of all embeddings gives their
 mean, L more are private Lloyd steps (``strategies.clustering.secure_kmeans``). All cluster models
 start identical. In the first ``prototype_rounds`` training rounds a client takes its nearest
 prototype, later the model of lowest loss, with hysteresis towards its prototype.
+
+``spectral`` (sound, not in the paper): the same from fewer releases, for few clients; the first one
+gives mean and covariance of the embeddings (``strategies.clustering.spectral``).
+
+``server-points``: the same by the initialisation of FedDP-KMeans, for comparison; it needs
+embeddings of public data (``strategies.clustering.server_points``).
 
 ``lora-sketch`` (the paper, Section 3.2; no finite epsilon): clients answer once with a sparse
 sketch of their update of the LoRA vector B; k-means centroids become the clusters' B.
@@ -27,13 +33,13 @@ from numpy.typing import NDArray
 from strategies import planned, wire
 from strategies.aggregation import SMALLEST_COUNT
 from strategies.clustered import ClusteredStrategy
-from strategies.clustering import secure_kmeans
+from strategies.clustering import initialisation, secure_kmeans, server_points, spectral
 from strategies.clustering.sketch import LORA_SKETCH_WARNING, cluster_sketches
+from strategies.coded import shares_of
 from strategies.privacy.clipping import sketch_threshold
 from strategies.randomness import stream
-from strategies.release import Slots
 
-INITS = ("secure-kmeans", "lora-sketch", "random")
+INITS = (*initialisation.FIRST_PHASES, "lora-sketch", "random")
 SKETCH_VALUES = 4
 """n of Eq. 5: the two largest and the two smallest values."""
 
@@ -43,13 +49,15 @@ class PINA(ClusteredStrategy):
 
     Parameters
     ----------
-    init : {"secure-kmeans", "lora-sketch", "random"}
+    init : {"secure-kmeans", "spectral", "server-points", "lora-sketch", "random"}
     embedding_size : int
-        m, numbers in a client's embedding; for "secure-kmeans".
+        m, numbers in a client's embedding; for all that find prototypes.
     prototype_rounds : int
         Training rounds in which clients take their nearest prototype.
     sketch_array : str
         Name of the trainable array that the sketch describes; for "lora-sketch".
+    server_points : (P, m) array, optional
+        Embeddings of public pseudo-clients; for "server-points".
     **clustered
         See ``ClusteredStrategy``. ``plan.init`` must hold the releases of the initialisation.
     """
@@ -61,6 +69,7 @@ class PINA(ClusteredStrategy):
         embedding_size: int = 64,
         prototype_rounds: int = 10,
         sketch_array: str = "lora_B",
+        server_points: NDArray[np.floating] | None = None,
         **clustered: Any,
     ) -> None:
         if init not in INITS:
@@ -68,20 +77,33 @@ class PINA(ClusteredStrategy):
         super().__init__(assignment="loss", **clustered)
         if (self.plan.init is None) != (init == "random"):
             raise ValueError(f"init = {init!r}: the plan has {self.plan.init} as initialisation")
-        if init == "secure-kmeans" and self.plan.init and self.plan.init.releases < 2:
+        prototyped = init in initialisation.FIRST_PHASES
+        if prototyped and self.plan.init and self.plan.init.releases < 2:
             raise ValueError(
-                f"init_releases = {self.plan.init.releases}: secure-kmeans needs one for the mean "
-                "and at least one Lloyd step (>= 2)"
+                f"init_releases = {self.plan.init.releases}: {init} needs one for the mean "
+                "and at least one more, such as a Lloyd step (>= 2)"
+            )
+        if init == "server-points" and (
+            server_points is None
+            or server_points.shape[1:] != (embedding_size,)
+            or len(server_points) < self.clusters
+        ):
+            shape = None if server_points is None else server_points.shape
+            raise ValueError(
+                f"server_points of shape {shape}: init = 'server-points' needs at least "
+                f"clusters = {self.clusters} embeddings of {embedding_size} numbers"
             )
         if init != "random":
             self.perturbation = 0.0  # prototypes (or sketches) tell the clusters apart
-        needs = wire.needs_content(loss=self.clusters > 1, embedding=init == "secure-kmeans")
+        needs = wire.needs_content(loss=self.clusters > 1, embedding=prototyped)
         self.roster.query = wire.add_needs(self.roster.query, needs)
         self.init = init
         self.embedding_size = embedding_size
         self.prototype_rounds = prototype_rounds
         self.sketch_array = sketch_array
+        self._server_points = server_points
         self._prototypes: NDArray[np.float64] | None = None
+        self._counts: NDArray[np.float64] | None = None
         self._sketches: list[NDArray[np.float64]] = []
         self._sketched = np.zeros(self.clients, dtype=bool)
 
@@ -95,6 +117,7 @@ class PINA(ClusteredStrategy):
         seed: int | None = None,
         clusters: int = 2,
         embedding_size: int = 0,
+        init: str = "secure-kmeans",
         init_rounds: int = 5,
         prototype_rounds: int = 10,
         **settings: Any,
@@ -110,6 +133,8 @@ class PINA(ClusteredStrategy):
         embedding_size : int
             m, if the clients' app has an ``embedding`` of so many numbers: the first
             ``init_rounds`` of the rounds find the clusters. 0: they start at random.
+        init : {"secure-kmeans", "spectral"}
+            How they are found; with few clients "spectral" and ``init_rounds = 2``.
         """
         if embedding_size < 0:
             raise ValueError(f"embedding_size = {embedding_size}: must be >= 0")
@@ -117,6 +142,7 @@ class PINA(ClusteredStrategy):
             log(INFO, "pina: embedding_size = 0, so there is nothing to find clusters by before "
                 "training; they start at random and clients choose by loss")  # fmt: skip
             init_rounds = 0
+        settings.setdefault("init_share", initialisation.DEFAULT_SHARES.get(init))
         common = planned.parts(
             "pina",
             clients=clients,
@@ -127,7 +153,7 @@ class PINA(ClusteredStrategy):
             **settings,
         )
         return cls(
-            init="secure-kmeans" if embedding_size else "random",
+            init=init if embedding_size else "random",
             embedding_size=embedding_size,
             prototype_rounds=prototype_rounds,
             seed=seed,
@@ -136,7 +162,7 @@ class PINA(ClusteredStrategy):
 
     @property
     def init_rounds(self) -> int:
-        """G rounds of "secure-kmeans", T_in of "lora-sketch"."""
+        """G rounds that find prototypes, T_in of "lora-sketch"."""
         return 0 if self.plan.init is None else self.plan.init.releases
 
     def request(self, current_round: int) -> wire.RoundRequest:
@@ -144,7 +170,7 @@ class PINA(ClusteredStrategy):
         training = super().request(current_round)
         if current_round > self.init_rounds:
             early = training.round <= self.prototype_rounds
-            use_prototype = self.init == "secure-kmeans" and early
+            use_prototype = self.init in initialisation.FIRST_PHASES and early
             return replace(training, assignment="prototype" if use_prototype else "loss")
         if self.init == "lora-sketch":
             width = self.models[0][self.sketch_array].size
@@ -155,9 +181,14 @@ class PINA(ClusteredStrategy):
                 width=width,
                 threshold=sketch_threshold(self.aggregation.threshold, SKETCH_VALUES, width),
                 noise_multiplier=self.stage("sketch").noise_multiplier,
+                release="slots",
             )
-        phase = "mean" if current_round == 1 else "lloyd"
-        layout = self._init_layout(phase)
+        phase = initialisation.phase_of(self.init, current_round)
+        count = initialisation.number_of_prototypes(self.init, self.clusters)
+        if phase == "histogram":
+            assert self._server_points is not None
+            count = len(self._server_points)
+        layout = initialisation.phase_layout(phase, self.embedding_size, count)
         return replace(
             training,
             phase=phase,
@@ -166,11 +197,16 @@ class PINA(ClusteredStrategy):
             width=layout.width,
             threshold=layout.threshold,
             kappa=layout.kappa,
+            release="slots",
         )
 
     def prototypes(self) -> NDArray[np.float64] | None:
-        """The current prototypes of "secure-kmeans"."""
+        """The current prototypes (projected points of the server before their histogram)."""
         return self._prototypes
+
+    def shares(self) -> NDArray[np.float64]:
+        """Those of the initialisation's noisy counts; even ones if it has none."""
+        return super().shares() if self._counts is None else shares_of(self._counts)
 
     def use(
         self,
@@ -185,19 +221,35 @@ class PINA(ClusteredStrategy):
             return
         rng = stream(self.seed, "prototypes", request.round)
         cohort = self.stage(request.phase).cohort
-        if request.phase == "mean":
-            mean = sums[0] / cohort
-            count = secure_kmeans.number_of_prototypes(self.clusters)
-            self._prototypes = secure_kmeans.draw_prototypes(mean, count, rng)
+        if request.phase in ("mean", "moments"):
+            self._prototypes = self._first_prototypes(request.phase, sums[0], cohort, rng)
             return
         assert self._prototypes is not None
+        if request.phase == "histogram":
+            self._prototypes, self._counts = secure_kmeans.merge_prototypes(
+                self._prototypes, sums[:, 0], self.clusters, rng
+            )
+            return
         assert counts is not None
         smallest = SMALLEST_COUNT * cohort * self.clusters / len(self._prototypes)
         self._prototypes = secure_kmeans.lloyd_step(self._prototypes, sums, counts, smallest)
         if self.round == self.init_rounds:
-            self._prototypes = secure_kmeans.merge_prototypes(
+            self._prototypes, self._counts = secure_kmeans.merge_prototypes(
                 self._prototypes, counts, self.clusters, rng
             )
+
+    def _first_prototypes(
+        self, phase: str, total: NDArray[np.float64], cohort: float, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """Where the first release puts the prototypes."""
+        if phase == "mean":
+            count = secure_kmeans.number_of_prototypes(self.clusters)
+            return secure_kmeans.draw_prototypes(total / cohort, count, rng)
+        mean, second_moment = spectral.read_moments(total, cohort, self.embedding_size)
+        if self.init == "spectral":
+            return spectral.place_prototypes(mean, second_moment, self.clusters, rng)
+        assert self._server_points is not None
+        return server_points.project(self._server_points, second_moment, self.clusters)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -237,18 +289,14 @@ class PINA(ClusteredStrategy):
             self._sketched[cohort] = True
         return cohort
 
-    def _init_layout(self, phase: str) -> Slots:
-        if phase == "mean":
-            return secure_kmeans.mean_layout(self.embedding_size)
-        count = secure_kmeans.number_of_prototypes(self.clusters)
-        return secure_kmeans.lloyd_layout(count, self.embedding_size)
-
     def state(self) -> dict[str, NDArray[np.generic]]:
         """The base's state, prototypes and sketches."""
         state = super().state()
         state["sketched"] = self._sketched
         if self._prototypes is not None:
             state["prototypes"] = self._prototypes
+        if self._counts is not None:
+            state["prototype-counts"] = self._counts
         if self._sketches:
             state["sketches"] = np.array(self._sketches)
         return state
@@ -259,5 +307,7 @@ class PINA(ClusteredStrategy):
         self._sketched = np.array(state["sketched"], dtype=bool)
         if "prototypes" in state:
             self._prototypes = np.array(state["prototypes"], dtype=np.float64)
+        if "prototype-counts" in state:
+            self._counts = np.array(state["prototype-counts"], dtype=np.float64)
         self._sketches = list(np.array(state.get("sketches", []), dtype=np.float64))
         return arrays

@@ -27,12 +27,14 @@ def parts(
     rounds: int,
     epsilon: float | None,
     init_rounds: int = 0,
+    init_share: float | None = None,
     sampling: float = 1.0,
     threshold: float | None = None,
     delta: float | None = None,
     noise_cohort_size: int | None = None,
     max_participations: int | None = None,
     server_momentum: float = 0.0,
+    release: str = "slots",
     ledger: Path | str | None = None,
 ) -> dict[str, Any]:
     """Arguments of ``ClusteredStrategy``.
@@ -50,6 +52,8 @@ def parts(
         without privacy, and the log says so.
     init_rounds : int
         Rounds of the initialisation.
+    init_share : float, optional
+        Share of epsilon that the initialisation costs by itself, in (0, 1).
     sampling : float
         Probability with which a client takes part in a training round.
     threshold : float, optional
@@ -63,6 +67,8 @@ def parts(
         Most training rounds of one client; costs the amplification by sampling.
     server_momentum : float
         In [0, 1).
+    release : {"slots", "coded"}
+        Layout of the training release, see ``strategies.release``; with one cluster they are one.
     ledger : path, optional
         File of the releases; by default they are kept in memory only.
 
@@ -82,6 +88,7 @@ def parts(
         sampling=sampling,
         rounds=rounds - init_rounds,
         init_releases=init_rounds,
+        init_share=init_share,
         private=epsilon is not None,
         epsilon=epsilon,
         max_participations=max_participations,
@@ -101,6 +108,7 @@ def parts(
             threshold=threshold,
             rescale="count" if clusters > 1 else "none",
             server_momentum=server_momentum,
+            release=release if clusters > 1 else "slots",
         ),
         "ledger": Ledger(
             None if ledger is None else Path(ledger),

@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from strategies.release import Slots
+from strategies.release import Coded, Layout, Slots
 
 Model = dict[str, NDArray[Any]]
 """Arrays of one cluster model by name."""
@@ -50,7 +50,8 @@ class RoundRequest:
     method : str
         Name of the strategy.
     phase : str
-        "mean", "lloyd", "sketch" or "train".
+        "mean", "moments", "histogram" or "lloyd" (``strategies.clustering.initialisation``),
+        "sketch" or "train".
     round : int
         Number within the phase's stage, from 1; random streams of clients use it.
     assignment : str
@@ -58,7 +59,7 @@ class RoundRequest:
     clusters : int
         Slots of the layout (prototypes in the initialisation).
     width, threshold, kappa : int, float, float
-        Layout of the release, see ``strategies.release.Slots``.
+        Layout of the release, see ``strategies.release``.
     noise_multiplier : float
         Noise that a client adds itself, in sensitivities: to its sketch, or to its update if the
         strategy has ``local_noise``.
@@ -68,6 +69,8 @@ class RoundRequest:
         Whether a client divides its update by its local steps, see ``strategies.fednova``.
     leave, join : lists of C float, or None
         Probabilities of moving to another cluster, see ``strategies.rr_cluster``.
+    release : {"slots", "coded"}
+        Which layout of ``strategies.release``; "coded" has no kappa.
     """
 
     method: str
@@ -84,10 +87,13 @@ class RoundRequest:
     local_momentum: float = 0.0
     leave: list[float] | None = None
     join: list[float] | None = None
+    release: str = "slots"
 
     @property
-    def layout(self) -> Slots:
+    def layout(self) -> Layout:
         """Layout of the round's release."""
+        if self.release == "coded":
+            return Coded(self.clusters, self.width, self.threshold)
         return Slots(self.clusters, self.width, self.threshold, self.kappa)
 
 

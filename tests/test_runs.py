@@ -311,12 +311,22 @@ def test_without_a_seed_runs_differ_and_an_uncertain_release_stays_spent(
     assert len(run_record.read(first / "ledger.jsonl")) == 4
 
 
-@pytest.mark.parametrize("crash_at", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("crash_at", "method"),
+    [
+        (1, {"server-momentum": 0.5}),
+        (2, {"server-momentum": 0.5}),
+        (4, {"server-momentum": 0.5}),
+        (2, {"init": "spectral", "release": "coded"}),
+        (5, {"init": "spectral", "release": "coded"}),
+        (3, {"init": "server-points", "release": "coded"}),
+    ],
+)
 def test_killed_in_any_phase_and_resumed_is_bit_identical(
-    crash_at: int, tmp_path: Path, cache_dir: Path
+    crash_at: int, method: dict[str, Scalar], tmp_path: Path, cache_dir: Path
 ) -> None:
     """In-process kill during a round; ledger, models and record end as without it."""
-    settings: dict[str, Scalar] = {"methods": "pina,fedavg", "server-momentum": 0.5}
+    settings: dict[str, Scalar] = {"methods": "pina,fedavg", **method}
     run_app(tmp_path / "whole", cache_dir, settings)
     asked = 0
 
@@ -337,7 +347,7 @@ def test_killed_in_any_phase_and_resumed_is_bit_identical(
 
 
 def test_one_two_and_many_nodes_agree(tmp_path: Path, cache_dir: Path) -> None:
-    """Batched training over other groups of clients differs by float rounding only: 1e-6."""
+    """Batched training over other groups of clients differs by float32 rounding only (1e-5)."""
     states = []
     for per_node in (12, 6, 1):
         run_dir = tmp_path / str(per_node)
@@ -347,7 +357,7 @@ def test_one_two_and_many_nodes_agree(tmp_path: Path, cache_dir: Path) -> None:
     assert max(np.abs(states[0][key]).max() for key in trained) > 0.01
     for other in states[1:]:
         for key in trained:
-            np.testing.assert_allclose(states[0][key], other[key], rtol=0, atol=1e-6)
+            np.testing.assert_allclose(states[0][key], other[key], rtol=0, atol=1e-5)
 
 
 def test_a_failing_client_does_not_take_its_neighbours_with_it(

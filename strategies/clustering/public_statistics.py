@@ -11,8 +11,12 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.clustering.secure_kmeans import client_embedding
+
 PUBLIC_SEED = 20260422
 """Seed of everything random that is the same for all and carries no secret."""
+PSEUDO_CLIENTS = 200
+"""P: pseudo-clients that are drawn from the public images."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,4 +88,46 @@ def without_public_data(width: int, dimensions: int = 64) -> PublicStatistics:
         np.zeros(width, dtype=np.float32),
         basis.T.astype(np.float32),
         np.eye(width, dtype=np.float32),
+    )
+
+
+def pseudo_clients(
+    features: NDArray[np.floating],
+    statistics: PublicStatistics,
+    images: int,
+    count: int = PSEUDO_CLIENTS,
+) -> NDArray[np.float64]:
+    """Embeddings (P, m) of groups of public images, drawn without repetition from PUBLIC_SEED.
+
+    Parameters
+    ----------
+    features : (n, h) array
+        Of the public images.
+    statistics : PublicStatistics
+        Mean and whitener of the clients' embeddings.
+    images : int
+        Images of a typical client, >= 1; capped at n.
+    count : int
+        P.
+
+    Raises
+    ------
+    ValueError
+        If ``images`` is below 1 or there are no features.
+    """
+    if images < 1 or len(features) < 1:
+        raise ValueError(f"images = {images} of {len(features)}: must be >= 1")
+    rng = np.random.default_rng(PUBLIC_SEED)
+    size = min(images, len(features))
+    groups = [rng.choice(len(features), size, replace=False) for _ in range(count)]
+    return np.stack(
+        [
+            client_embedding(
+                features[group],
+                statistics.mean,
+                statistics.embedding,
+                centred=statistics.centred,
+            )
+            for group in groups
+        ]
     )

@@ -105,15 +105,25 @@ def merge_prototypes(
     counts: NDArray[np.floating],
     clusters: int,
     rng: np.random.Generator,
-) -> NDArray[np.float64]:
-    """Merge (P, m) prototypes into (C, m) by k-means weighted with their noisy counts."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Merge (P, m) prototypes into (C, m) by k-means weighted with their noisy counts (P,).
+
+    Returns
+    -------
+    centres : (C, m) array
+    counts : (C,) array
+        Noisy counts of the merged prototypes: sums, in which negative ones count as they are.
+    """
+    noisy = np.asarray(counts, dtype=np.float64)
     if len(prototypes) == clusters:
-        return np.asarray(prototypes, dtype=np.float64)
-    weights = np.maximum(counts, 0.0)
+        return np.asarray(prototypes, dtype=np.float64), noisy
+    weights = np.maximum(noisy, 0.0)
     if np.count_nonzero(weights) < clusters:
         weights = np.ones(len(prototypes))
     from sklearn.cluster import KMeans  # here, for a client never needs this slow import
 
     kmeans = KMeans(clusters, n_init=10, random_state=int(rng.integers(2**31)))
     kmeans.fit(prototypes, sample_weight=weights)
-    return np.asarray(kmeans.cluster_centers_, dtype=np.float64)
+    merged = np.zeros(clusters)
+    np.add.at(merged, kmeans.labels_, noisy)
+    return np.asarray(kmeans.cluster_centers_, dtype=np.float64), merged

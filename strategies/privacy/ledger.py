@@ -27,7 +27,8 @@ class Release:
     method, round : str, int
         Which strategy released, and in which of its rounds (from 1).
     phase : str
-        What was released: "mean", "lloyd", "train", or a "sketch", which no epsilon covers.
+        What was released: "mean", "moments", "histogram", "lloyd", "train", or a "sketch", which
+        no epsilon covers.
     noise_multiplier : float
         Standard deviation of the noise of the assumed cohort, in sensitivities.
     sampling : float

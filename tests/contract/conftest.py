@@ -12,6 +12,7 @@ from strategies.aggregation import Aggregation
 from strategies.assignment import nearest_prototype
 from strategies.clients import clients_of_partition
 from strategies.clustered import ClusteredStrategy
+from strategies.clustering.initialisation import client_answers
 from strategies.clustering.sketch import sketch
 from strategies.fednova import FedNova, accumulated_steps
 from strategies.ifca import IFCA
@@ -23,19 +24,27 @@ from strategies.randomness import stream
 from strategies.rr_cluster import RRCluster, moved
 
 CLIENTS, WIDTH, NODES = 24, 12, 4
-KINDS = (
-    "fedavg",
-    "oracle",
-    "pina",
-    "pina-sketch",
-    "pina-random",
-    "ifca",
-    "fednova",
-    "rr-cluster",
-    "ifca-ldp",
-)
+INITS = {
+    "pina": "secure-kmeans",
+    "pina-spectral": "spectral",
+    "pina-server-points": "server-points",
+    "pina-coded": "secure-kmeans",
+    "pina-sketch": "lora-sketch",
+    "pina-random": "random",
+}
+"""Kinds of PINA and their initialisation."""
+INIT_ROUNDS = {
+    "pina": 3,
+    "pina-spectral": 2,
+    "pina-server-points": 3,
+    "pina-coded": 3,
+    "pina-sketch": 1,
+}
+CODED = ("oracle-coded", "pina-coded")
 SINGLE = ("fedavg", "fednova")
+KINDS = ("fedavg", "oracle", "oracle-coded", *INITS, "ifca", "fednova", "rr-cluster", "ifca-ldp")
 STEPS = 2
+SERVER_POINTS = 0.2 * np.random.default_rng(7).standard_normal((30, WIDTH))
 
 
 @dataclasses.dataclass
@@ -96,12 +105,9 @@ class Problem:
                 update = self.update(client, models[0])[: WIDTH - 4]  # array "b"
                 rows.append(sketch(update, request.threshold, request.noise_multiplier, rng))
             return wire.sketch_reply(np.array(rows))
-        if request.phase in ("mean", "lloyd"):
-            updates = np.array([self.embedding(client) for client in ids])
-            chosen = np.zeros(len(ids), dtype=int)
-            if request.phase == "lloyd":
-                assert prototypes is not None
-                chosen = nearest_prototype(updates, prototypes)
+        if request.phase != "train":
+            embeddings = np.array([self.embedding(client) for client in ids])
+            updates, chosen = client_answers(request.phase, embeddings, prototypes)
         else:
             chosen = np.array([self.choose(request, k, models, prototypes) for k in ids])
             chosen = moved(request, ids, chosen, self.seed)
@@ -143,7 +149,7 @@ def make_plan(kind: str, **changes: object) -> PrivacyPlan:
         "clients": CLIENTS,
         "sampling": 1.0,
         "rounds": 4,
-        "init_releases": {"pina": 3, "pina-sketch": 1}.get(kind, 0),
+        "init_releases": INIT_ROUNDS.get(kind, 0),
         "noise_multiplier": 1.0,
     }
     return plan_privacy(**{**values, **changes})  # type: ignore[arg-type]
@@ -154,17 +160,21 @@ def make_strategy(
 ) -> ClusteredStrategy:
     """A strategy of each kind on the tiny problem."""
     ledger = options.pop("ledger", None) or Ledger(None, kind, plan.delta, plan.budget)
+    aggregation = aggregation or Aggregation(
+        threshold=2.0,
+        rescale="none" if kind in SINGLE else "count",
+        skip="none" if kind == "ifca-ldp" else "energy",  # all of it is noise
+    )
+    if kind in CODED:  # which neither of these settings goes with
+        aggregation = dataclasses.replace(
+            aggregation, release="coded", rescale="count", server_momentum=0.0
+        )
     common: dict[str, object] = {
         "name": kind,
         "clients": CLIENTS,
         "clusters": 1 if kind in SINGLE else 2,
         "plan": plan,
-        "aggregation": aggregation
-        or Aggregation(
-            threshold=2.0,
-            rescale="none" if kind in SINGLE else "count",
-            skip="none" if kind == "ifca-ldp" else "energy",  # all of it is noise
-        ),
+        "aggregation": aggregation,
         "ledger": ledger,
         "seed": 0,
         **options,
@@ -179,10 +189,16 @@ def make_strategy(
         return RRCluster(smallest_share=0.4, **common)
     if kind == "fednova":
         return FedNova(effective_steps=STEPS, **common)
-    if kind == "oracle":
+    if kind in ("oracle", "oracle-coded"):
         return ClusteredStrategy(assignment="oracle", **common)  # type: ignore[arg-type]
-    init = {"pina": "secure-kmeans", "pina-sketch": "lora-sketch", "pina-random": "random"}[kind]
-    return PINA(init=init, embedding_size=WIDTH, prototype_rounds=2, sketch_array="b", **common)
+    return PINA(
+        init=INITS[kind],
+        embedding_size=WIDTH,
+        prototype_rounds=2,
+        sketch_array="b",
+        server_points=SERVER_POINTS,
+        **common,
+    )
 
 
 def start_models(clusters: int) -> list[wire.Model]:

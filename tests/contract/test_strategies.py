@@ -224,7 +224,7 @@ def test_unusable_clients_contribute_zeros_in_private_and_are_named_otherwise(ki
 def test_zero_noise_one_cluster_equals_flowers_fedavg() -> None:
     """sigma = 0, C = 1, q = 1, S large: the models of Flower's own FedAvg with equal weights."""
     problem = Problem()
-    for kind in ("fedavg", "pina-random", "ifca", "fednova"):
+    for kind in ("fedavg", "pina-random", "ifca", "fednova", "pina-coded"):
         plan = make_plan(kind, private=False, rounds=5)
         rescale = "none" if kind in SINGLE else "count"
         ours = make_strategy(kind, plan, Aggregation(50.0, rescale=rescale), clusters=1)

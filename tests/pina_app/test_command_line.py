@@ -320,7 +320,7 @@ NUMBER = r"([\d.e+-]+)"
 def test_plan_numbers(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """z, noise against S, and both epsilons, each by an independent accountant."""
     command = ["plan", "--epsilon", "2", "--clients", "5000", "--q", "0.1", "--rounds", "100"]
-    assert main(command) == 0
+    assert main([*command, "--release", "slots"]) == 0
     text = capsys.readouterr().out
     assert list(outside.iterdir()) == []
     stages = re.findall(
@@ -361,6 +361,22 @@ def test_plan_numbers(outside: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert float(server_number[1]) == pytest.approx(epsilon(release), rel=0.01)
     # The initialisation's share of epsilon at 5,000 clients is .37.
     assert epsilon(None) == pytest.approx(0.37 * 2, rel=0.01)
+
+
+def test_plan_says_what_it_chose_and_why(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line; the sensitivity of a coded release is S."""
+    assert main(["plan", "--clients", "1000", "--q", "1", "--rounds", "20", "--clip", "2"]) == 0
+    text = capsys.readouterr().out
+    (line,) = [line for line in text.splitlines() if "init = " in line]
+    assert "init = spectral (auto: " in line
+    assert "release = coded (auto: " in line
+    found = re.search(
+        rf"training: 20 releases, q = 1, z = {NUMBER}; noise .* {NUMBER} a coord", text
+    )
+    assert found
+    assert float(found[2]) == pytest.approx(float(found[1]) * 2 / 1000, rel=2e-3)
+    assert main(["plan", "--init", "secure-kmeans", "--release", "slots"]) == 0
+    assert "  init = secure-kmeans; release = slots" in capsys.readouterr().out.splitlines()
 
 
 def test_plan_for_the_server(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def test_every_method_spends_the_whole_epsilon(method: str, target: str) -> None
     assert (plan.train.releases, plan.train.sampling) == (60, 0.05)
     assert (plan.init is not None) == (method == "pina")
     if plan.init is not None:
-        assert (plan.init.releases, plan.init.sampling) == (config.init_rounds, 1.0)
+        assert (plan.init.releases, plan.init.sampling) == (7, 1.0)
 
 
 def test_noise_of_the_prototype_experiments() -> None:
@@ -129,7 +129,7 @@ def test_sketches_have_unsampled_noise_and_no_epsilon(epsilon: float, z: float) 
     assert plan.init is not None
     assert plan.init.noise_multiplier == pytest.approx(z, abs=0.01)
     assert plan.init.noise_scale == 1.0  # local noise: no simulated cohort
-    assert plan.init.releases == config.init_rounds
+    assert plan.init.releases == 7
     assert plan.init.cohort == pytest.approx(200)
     assert (plan.epsilon_outside, plan.epsilon_server) == (None, None)
     given = dataclasses.replace(config, init_noise_multiplier=0.9)

@@ -12,7 +12,13 @@ from pina_app.config import PinaConfig
 from pina_app.datasets import load_federation
 from pina_app.features import to_pixels
 from pina_app.model import create_backbone
-from pina_app.task import ClientData, device_client, frozen_model, public_statistics
+from pina_app.task import (
+    ClientData,
+    device_client,
+    frozen_model,
+    public_statistics,
+    server_points,
+)
 from tests.app_kit.files import write
 
 
@@ -101,6 +107,20 @@ def test_public_statistics_of_the_public_images(config: PinaConfig) -> None:
     assert not nothing.centred
     np.testing.assert_array_equal(nothing.head, np.eye(64))
     assert nothing.embedding.shape == (64, 64)
+
+
+def test_damping_and_pseudo_clients_of_the_public_images(config: PinaConfig) -> None:
+    """The setting reaches the head's whitener; pseudo-clients are as large as clients are."""
+    damped = public_statistics(dataclasses.replace(config, whitening_damping=1.0))
+    plain = public_statistics(config)
+    largest = [np.linalg.eigvalsh(s.head.astype(np.float64)).max() for s in (damped, plain)]
+    assert largest[0] < 0.9 * largest[1]
+    points = server_points(dataclasses.replace(config, images_per_client=5), plain)
+    assert points.shape == (200, len(plain.embedding))
+    assert np.linalg.norm(points, axis=1).max() <= 1 + 1e-6
+    other = server_points(dataclasses.replace(config, images_per_client=6), plain)
+    assert np.abs(points - other).max() > 0.01
+    assert server_points(dataclasses.replace(config, images_per_client=0), plain).any()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -38,7 +38,7 @@ from tests.contract.conftest import (
 )
 from tests.strategies.plain_apps import client_of, plain_app, record
 
-OFFERED = [kind for kind in KINDS if kind not in ("oracle", "pina-sketch")]
+OFFERED = [kind for kind in KINDS if kind not in ("oracle", "oracle-coded", "pina-sketch")]
 
 
 def our_app(problem: Problem, **options: Any) -> ClientApp:
@@ -124,7 +124,10 @@ def spoiled(client: int, content: RecordDict) -> RecordDict | None:
 BROKEN = range(8)
 
 
-@pytest.mark.parametrize("kind", ["fedavg", "pina", "ifca", "fednova"])
+@pytest.mark.parametrize(
+    "kind",
+    ["fedavg", "pina", "pina-spectral", "pina-server-points", "pina-coded", "ifca", "fednova"],
+)
 def test_a_client_that_fails_contributes_zeros_and_looks_like_any_other(kind: str) -> None:
     problem = Problem()
     _, grid = run(

@@ -7,7 +7,11 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
-from strategies.clustering.public_statistics import measure, without_public_data
+from strategies.clustering.public_statistics import (
+    measure,
+    pseudo_clients,
+    without_public_data,
+)
 
 
 @pytest.fixture
@@ -94,3 +98,19 @@ def test_without_public_data() -> None:
     assert not statistics.centred
     np.testing.assert_array_equal(statistics.embedding, without_public_data(20, 8).embedding)
     assert without_public_data(5, 8).embedding.shape == (5, 5)
+
+
+def test_pseudo_clients(features: NDArray[np.float64]) -> None:
+    """Like clients of whitened images: mean 0, every number's variance n / R^2 n = .64 / m."""
+    statistics = measure(features, "test", dimensions=8)
+    found = pseudo_clients(features, statistics, images=10, count=400)
+    assert found.shape == (400, 8)
+    assert np.linalg.norm(found, axis=1).max() <= 1 + 1e-6
+    # Without repetition the variance of a mean of 10 of 300 is 290 / 299 of the plain one, and
+    # clipping at 1.25 typical norms takes some: 10 % covers both and 400 draws.
+    assert found.var(axis=0).mean() == pytest.approx(0.64 / 8, rel=0.2)
+    np.testing.assert_array_equal(found, pseudo_clients(features, statistics, 10, 400))
+    everything = pseudo_clients(features, statistics, images=10_000, count=2)
+    np.testing.assert_allclose(everything, 0.0, atol=1e-4)
+    with pytest.raises(ValueError, match="images = 0 of 300: must be >= 1"):
+        pseudo_clients(features, statistics, images=0)

@@ -172,7 +172,7 @@ def test_merging_is_the_best_weighted_partition(seed: int) -> None:
     """Against all 3^7 partitions of 7 prototypes into at most 3 groups."""
     rng = np.random.default_rng(seed)
     points, counts = unit_ball(rng, 7, 3), rng.uniform(1, 400, 7)
-    found = merge_prototypes(points, counts, 3, rng)
+    found, merged = merge_prototypes(points, counts, 3, rng)
     partitions = [np.array((0, *rest)) for rest in itertools.product(range(3), repeat=6)]
     best = min(partitions, key=lambda labels: cost(points, counts, labels))
     assert len(set(best.tolist())) == 3
@@ -181,26 +181,33 @@ def test_merging_is_the_best_weighted_partition(seed: int) -> None:
     )
     order, reference = np.lexsort(found.T.round(9)), np.lexsort(expected.T.round(9))
     np.testing.assert_allclose(found[order], expected[reference], atol=1e-9)
+    totals = np.array([counts[best == c].sum() for c in range(3)])
+    np.testing.assert_allclose(merged[order], totals[reference], rtol=1e-12)
 
 
 def test_merging_ignores_prototypes_with_a_negative_noisy_count() -> None:
     """They have no clients; their place is only noise."""
     points = np.array([[0.0, 0.0], [0.1, 0.0], [0.9, 0.0], [0.0, 0.9]])
-    found = merge_prototypes(
+    found, merged = merge_prototypes(
         points, np.array([30.0, 10.0, 20.0, -4.0]), 2, np.random.default_rng(0)
     )
     np.testing.assert_allclose(found[np.argsort(found[:, 0])], [[0.025, 0], [0.9, 0]], atol=1e-12)
+    # Its noise stays in the count of its cluster: left out, counts would be too high on average.
+    assert merged.sum() == pytest.approx(56.0, rel=1e-12)
 
 
 def test_merging_without_usable_counts() -> None:
     """Fewer positive counts than clusters: all prototypes count the same."""
     points = np.array([[0.0, 0.0], [0.1, 0.0], [0.9, 0.0], [0.8, 0.0]])
-    found = merge_prototypes(points, np.array([-1.0, 3.0, -2.0, -4.0]), 2, np.random.default_rng(0))
+    counts = np.array([-1.0, 3.0, -2.0, -4.0])
+    found, merged = merge_prototypes(points, counts, 2, np.random.default_rng(0))
     np.testing.assert_allclose(found[np.argsort(found[:, 0])], [[0.05, 0], [0.85, 0]], atol=1e-12)
+    np.testing.assert_allclose(merged[np.argsort(found[:, 0])], [2.0, -6.0], rtol=1e-12)
 
 
 def test_nothing_to_merge() -> None:
     """As many prototypes as clusters: they are the clusters, in their order."""
     points = np.array([[0.5, 0.0], [0.1, 0.2]])
-    found = merge_prototypes(points, np.array([-1.0, 5.0]), 2, np.random.default_rng(0))
+    found, merged = merge_prototypes(points, np.array([-1.0, 5.0]), 2, np.random.default_rng(0))
     np.testing.assert_array_equal(found, points)
+    np.testing.assert_array_equal(merged, [-1.0, 5.0])

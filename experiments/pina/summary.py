@@ -1,0 +1,144 @@
+"""Tables and figures of what is there: means, spreads, paired intervals, curves.
+
+    python experiments/pina/summary.py --data DIR --work WORK
+
+Prints Markdown from ``table1.csv``; draws ``figure3a-NAME.png`` (ARI over rounds) and
+``figure3b-NAME.png`` (accuracy over rounds) from ``curves.csv``. The interval of a difference
+comes from a paired bootstrap, over seeds and over test images, of the scores in WORK.
+"""
+
+import csv
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from numpy.typing import NDArray
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+from runs import HERE, Run, options
+from table1 import PARTS, runs_of
+
+RESAMPLES = 2_000
+NAMES = {
+    "cifar10": "CIFAR-10, rotated by 0 and 180 degrees, C = 2",
+    "fashion_mnist": "Fashion-MNIST, rotated by 0 to 270 degrees, C = 4",
+    "writers": "MNIST by writer, C = 2, held-out images of each writer",
+}
+Key = tuple[str, str, float, str]
+
+
+def interval(
+    first: list[NDArray[np.floating]], second: list[NDArray[np.floating]], seed: int = 0
+) -> tuple[float, float, float]:
+    """Mean difference of accuracies and its 95 % interval.
+
+    Parameters
+    ----------
+    first, second : lists of (M,) arrays
+        Scores of the same test images, one array for each seed, in the same order.
+    """
+    rng = np.random.default_rng(seed)
+    if len({len(scores) for scores in (*first, *second)}) > 1:
+        # Each client's own images: other seeds have others, so seeds alone are drawn.
+        differences = np.array([a.mean() - b.mean() for a, b in zip(first, second, strict=True)])
+        draws = rng.choice(differences, (RESAMPLES, len(differences))).mean(axis=1)
+        return float(differences.mean()), *np.quantile(draws, (0.025, 0.975))
+    paired = np.stack(first) - np.stack(second)
+    means = np.empty(RESAMPLES)
+    for i in range(RESAMPLES):
+        seeds = rng.integers(len(paired), size=len(paired))
+        weights = rng.multinomial(paired.shape[1], np.full(paired.shape[1], 1 / paired.shape[1]))
+        means[i] = (paired[seeds].mean(axis=0) @ weights) / paired.shape[1]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(paired.mean()), float(low), float(high)
+
+
+def scores(work: Path, run: Run) -> NDArray[np.floating] | None:
+    """Scores of a finished run."""
+    path = work / "runs" / run.name / "scores.npy"
+    return np.load(path).astype(np.float32) if path.exists() else None
+
+
+def table(dataset: str, work: Path) -> None:
+    """One row for each method and setting."""
+    found: dict[Key, dict[int, Run]] = defaultdict(dict)
+    for name, run in runs_of(dataset, PARTS):
+        if (work / "runs" / run.name / "result.json").exists():
+            epsilon = "inf" if run.epsilon is None else f"{run.epsilon:g}"
+            found[name, epsilon, run.momentum, run.public_data][run.seed] = run
+    rows = read("table1.csv", dataset)
+    print(f"\n{NAMES[dataset]}\n")
+    print("| method | epsilon | momentum | public data | seeds | accuracy % | ARI | minus FedAvg |")
+    print("|---|---|---|---|---|---|---|---|")
+    for key, runs in found.items():
+        name, epsilon, momentum, public = key
+        own = [
+            row
+            for row in rows
+            if (row["method"], float(row["momentum"]), row["public_data"])
+            == (name, momentum, public)
+            and row["epsilon"] in (epsilon, f"{epsilon}.0")
+        ]
+        accuracies = [100 * float(row["accuracy"]) for row in own]
+        aris = [float(row["ari"]) for row in own if row["ari"]]
+        spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+        base = found.get(("fedavg", epsilon, momentum, public), {})
+        common = sorted(runs.keys() & base.keys())
+        text = "-"
+        if name != "fedavg" and common:
+            pairs = [(scores(work, runs[s]), scores(work, base[s])) for s in common]
+            kept = [(a, b) for a, b in pairs if a is not None and b is not None]
+            mean, low, high = interval([a for a, _ in kept], [b for _, b in kept])
+            text = f"{100 * mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+        ari = f"{statistics.mean(aris):.2f} ({min(aris):.2f} to {max(aris):.2f})" if aris else "-"
+        print(
+            f"| {name} | {epsilon} | {momentum:g} | {public} | {len(own)} | "
+            f"{statistics.mean(accuracies):.1f} +- {spread:.1f} | {ari} | {text} |"
+        )
+
+
+def read(name: str, dataset: str) -> list[dict[str, Any]]:
+    """Rows of one data set."""
+    with (HERE / name).open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["dataset"] == dataset]
+
+
+def figure(dataset: str, column: str, file: str, label: str) -> None:
+    """Mean over seeds against rounds, with the range; epsilon = 2, no momentum."""
+    series: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in read("curves.csv", dataset):
+        usual = (row["epsilon"], row["momentum"], row["public_data"]) == ("2.0", "0.0", "natural")
+        if usual and row[column]:
+            series[row["method"]][int(row["round"])].append(float(row[column]))
+    figure, axes = plt.subplots(figsize=(7, 4.5))
+    for name, points in series.items():
+        rounds = sorted(points)
+        means = [statistics.mean(points[r]) for r in rounds]
+        (line,) = axes.plot(rounds, means, marker="o", markersize=3, label=name)
+        low, high = [min(points[r]) for r in rounds], [max(points[r]) for r in rounds]
+        axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.12)
+    axes.set_xlabel("training round (0: after the initialisation)")
+    axes.set_ylabel(label)
+    axes.set_title(f"{NAMES[dataset]}\nepsilon = 2 for a simulated cohort of 10,000", fontsize=9)
+    axes.legend(fontsize=7, ncols=2)
+    figure.tight_layout()
+    figure.savefig(HERE / f"{file}-{dataset}.png", dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Print and draw."""
+    chosen = options(__doc__)
+    for dataset in chosen.datasets:
+        if read("table1.csv", dataset):
+            table(dataset, chosen.work)
+            figure(dataset, "ari", "figure3a", "adjusted Rand index")
+            figure(dataset, "accuracy", "figure3b", "test accuracy")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The phases of the private initialisations: their order, their layouts, what a client answers.
+
+``secure-kmeans``  mean, lloyd, lloyd, ...             (``secure_kmeans``)
+``spectral``       moments, lloyd, ...                 (``spectral``)
+``server-points``  moments, histogram, lloyd, ...      (``server_points``)
+
+Every phase is one ``Slots`` release of a function of the client's embedding y alone, |y| <= 1.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.assignment import nearest_prototype
+from strategies.clustering import secure_kmeans, server_points, spectral
+from strategies.release import Slots
+
+FIRST_PHASES = {
+    "secure-kmeans": ("mean",),
+    "spectral": ("moments",),
+    "server-points": ("moments", "histogram"),
+}
+"""What comes before the Lloyd steps, for every initialisation that finds prototypes."""
+DEFAULT_ROUNDS = {"secure-kmeans": 7, "spectral": 2, "server-points": 3, "lora-sketch": 7}
+"""Releases (G, or T_in) where none are given: METHODS 6.2 and 6.4; one Lloyd step is enough where
+the first releases know the directions."""
+DEFAULT_SHARES = {"spectral": 0.25, "server-points": 0.25}
+"""Share of epsilon for the initialisation where ``default_init_share`` of the cohort, made for
+``secure-kmeans``, is not what METHODS 6.4 used: z = 8 for both releases at epsilon 2."""
+
+
+def phase_of(init: str, round_number: int) -> str:
+    """Phase of a round (from 1) of an initialisation."""
+    first = FIRST_PHASES[init]
+    return first[round_number - 1] if round_number <= len(first) else "lloyd"
+
+
+def number_of_prototypes(init: str, clusters: int) -> int:
+    """Prototypes in the Lloyd steps of an initialisation; more than C are merged at the end."""
+    if init == "server-points":
+        return clusters
+    if init == "spectral":
+        return spectral.number_of_prototypes(clusters)
+    return secure_kmeans.number_of_prototypes(clusters)
+
+
+def phase_layout(phase: str, dimensions: int, prototypes: int) -> Slots:
+    """Layout of a phase's release.
+
+    Parameters
+    ----------
+    phase : {"mean", "moments", "histogram", "lloyd"}
+    dimensions : int
+        m.
+    prototypes : int
+        Prototypes among which clients choose; points of the server in "histogram".
+    """
+    if phase == "mean":
+        return secure_kmeans.mean_layout(dimensions)
+    if phase == "moments":
+        return spectral.moments_layout(dimensions)
+    if phase == "histogram":
+        return server_points.histogram_layout(prototypes)
+    return secure_kmeans.lloyd_layout(prototypes, dimensions)
+
+
+def embedding_size(phase: str, width: int, prototypes: NDArray[np.floating] | None) -> int:
+    """m, the size of the embedding that a request's phase and width ask for."""
+    if phase == "moments":  # width = m (m + 3) / 2
+        return round((math.sqrt(9 + 8 * width) - 3) / 2)
+    return width if prototypes is None else int(prototypes.shape[1])
+
+
+def client_answers(
+    phase: str, embeddings: NDArray[np.floating], prototypes: NDArray[np.floating] | None
+) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """What clients contribute to a release, and to which slot.
+
+    Parameters
+    ----------
+    phase : {"mean", "moments", "histogram", "lloyd"}
+    embeddings : (n, m) array
+        A row that is not finite makes that client's contribution unusable.
+    prototypes : (P, m) array or None
+        None in "mean" and "moments".
+
+    Returns
+    -------
+    contributions : (n, width) array
+    slots : (n,) integer array
+    """
+    rows = np.asarray(embeddings, dtype=np.float64)
+    nowhere = np.zeros(len(rows), dtype=np.intp)
+    if phase == "mean" or prototypes is None:
+        return (spectral.moments(rows) if phase == "moments" else rows), nowhere
+    nearest = nearest_prototype(rows, prototypes)
+    if phase == "histogram":
+        finite = np.isfinite(rows).all(axis=1, keepdims=True)
+        return np.where(finite, 1.0, np.nan), nearest
+    return rows, nearest

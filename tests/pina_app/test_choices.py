@@ -1,0 +1,125 @@
+"""What "auto" stands for in a configuration, and where the choice arrives."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pina_app import choices
+from pina_app.config import PRESETS, PinaConfig, from_run_config
+from pina_app.methods import create_strategy, method_aggregation, method_plan
+from strategies.pina import PINA
+from tests.pina_app.vits import random_statistics
+
+REAL = PinaConfig(clients=1000, q=1.0, rounds=20, noise_cohort_size=None)
+"""A real cohort of 1,000 clients at epsilon 2."""
+
+
+@pytest.mark.parametrize("preset", sorted(file.stem for file in PRESETS.glob("*.toml")))
+def test_simulated_cohorts_keep_the_default_method(preset: str) -> None:
+    """No preset changes: 7 releases of secure-kmeans, slots, 10 rounds of prototypes."""
+    config = from_run_config({"preset": preset})
+    assert choices.initialisation(config).value == "secure-kmeans"
+    assert choices.release(config).value == "slots"
+    assert choices.prototype_rounds(config) == 10
+    plan = method_plan(config, "pina")
+    assert plan.init is not None
+    assert plan.init.releases == 7
+
+
+def test_a_real_cohort() -> None:
+    """Spectral and coded, in plan, aggregation and strategy; prototypes for all rounds."""
+    assert choices.initialisation(REAL).value == "spectral"
+    assert choices.release(REAL).value == "coded"
+    plan = method_plan(REAL, "pina")
+    assert plan.init is not None
+    assert plan.init.releases == 2
+    # METHODS 6.4: z_i = 8 at epsilon 2.
+    assert plan.init.noise_multiplier == pytest.approx(8.0, abs=0.05)
+    strategy = create_strategy(REAL, "pina", random_statistics(16), None)
+    assert isinstance(strategy, PINA)
+    assert (strategy.init, strategy.prototype_rounds) == ("spectral", 20)
+    assert strategy.aggregation.release == "coded"
+    assert method_aggregation(REAL, "oracle").release == "coded"
+    assert method_aggregation(REAL, "fedavg").release == "slots"
+    line = choices.explain(REAL)
+    assert "\n" not in line
+    assert "init = spectral (auto: 1,000 clients over noise" in line
+    assert "release = coded (auto: noise" in line
+    assert "prototypes decide in all rounds" in line
+
+
+def test_many_real_clients_need_neither() -> None:
+    config = dataclasses.replace(REAL, clients=200_000, epsilon=8.0)
+    assert choices.initialisation(config).value == "secure-kmeans"
+    assert choices.release(config).value == "slots"
+
+
+@pytest.mark.parametrize(
+    ("changes", "init", "release", "rounds"),
+    [
+        ({"init": "secure-kmeans"}, "secure-kmeans", "coded", 20),
+        ({"init": "spectral", "release": "slots"}, "spectral", "slots", 10),
+        ({"release": "slots"}, "spectral", "slots", 20),
+        ({"server_momentum": 0.9}, "spectral", "slots", 20),
+        ({"rescale": "none"}, "spectral", "slots", 20),
+        ({"init": "random"}, "random", "slots", 10),
+        ({"init": "lora-sketch"}, "lora-sketch", "slots", 10),
+        ({"private": False}, "secure-kmeans", "slots", 10),
+        ({"noise_cohort_size": 10_000}, "secure-kmeans", "slots", 10),
+    ],
+)
+def test_what_is_configured_stands(
+    changes: dict[str, object], init: str, release: str, rounds: int
+) -> None:
+    """The rule fills in "auto" alone, and never what another setting excludes."""
+    config = dataclasses.replace(REAL, **changes)  # type: ignore[arg-type]
+    assert choices.initialisation(config).value == init
+    assert choices.release(config).value == release
+    assert choices.prototype_rounds(config) == rounds
+
+
+def test_size_of_an_update() -> None:
+    """The embedded ViT: a head of 10 (64 + 1) numbers, and B of 64."""
+    assert choices.update_size(PinaConfig()) == 714
+    assert choices.update_size(PinaConfig(trainable="head")) == 650
+    assert choices.update_size(PinaConfig(simulation=False, seed=None, classes=3)) == 259
+    # A data set that is not at hand: ten classes.
+    absent = PinaConfig(dataset="absent.npz", weights="none", public_data="none")
+    assert choices.update_size(absent) == 714
+
+
+def test_server_points_reach_the_strategy() -> None:
+    config = PinaConfig(init="server-points", private=False)
+    points = np.zeros((9, 5))  # the size of an embedding
+    strategy = create_strategy(config, "pina", random_statistics(16), None, points)
+    assert strategy.init_rounds == 3
+    with pytest.raises(ValueError, match="server_points of shape None"):
+        create_strategy(config, "pina", random_statistics(16), None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"release": "coded", "server-momentum": 0.5},
+            "server-momentum = 0.5: must be 0 with release = 'coded'; use release = 'slots'",
+        ),
+        (
+            {"release": "coded", "rescale": "normality"},
+            "rescale = 'normality': must be 'count' with release = 'coded'; use release = 'slots'",
+        ),
+        (
+            {"init": "server-points", "public-data": "none"},
+            "public-data = 'none': init = 'server-points' (feddp-kmeans) needs public images",
+        ),
+        (
+            {"init": "server-points", "simulation": False, "seed": "none"},
+            "images-per-client = 0: init = 'server-points' (feddp-kmeans) needs",
+        ),
+    ],
+)
+def test_refused_combinations(settings: dict[str, str | float | bool], message: str) -> None:
+    with pytest.raises(ValueError, match=r"must be|needs") as error:
+        from_run_config(settings)
+    assert str(error.value).startswith(message)

@@ -1,0 +1,47 @@
+"""The rule: the measured cases of METHODS 6.2 and 6.4, and its edges."""
+
+import pytest
+
+from strategies.rule import choose_init, choose_release
+
+
+@pytest.mark.parametrize(
+    ("clients", "noise", "expected"),
+    [
+        (10_000, 10.58, "secure-kmeans"),  # the simulated cohort
+        (3_000, 10.58, "secure-kmeans"),
+        (1_000, 10.58, "spectral"),  # ARI mostly 0
+        (1_000, 4.7, "secure-kmeans"),  # .87-.92, most of the budget
+        (1_000, 5.0, "secure-kmeans"),  # 200 exactly
+        (999, 5.0, "spectral"),
+        (3, 0.0, "secure-kmeans"),  # no noise
+    ],
+)
+def test_init(clients: float, noise: float, expected: str) -> None:
+    choice = choose_init(clients, noise)
+    assert choice.value == expected
+    assert ("at least" in choice.reason) == (expected == "secure-kmeans")
+
+
+@pytest.mark.parametrize(
+    ("clients", "noise", "clusters", "expected"),
+    [
+        (10_000, 1.124, 2, "slots"),  # METHODS 6.2, simulated
+        (1_000, 8.0, 2, "coded"),  # METHODS 6.4, epsilon 2, q 1, T 20: .7
+        (1_000, 2.5, 2, "coded"),  # epsilon 8
+        (3_000, 7.5, 2, "coded"),
+        (1_000, 0.5, 2, "slots"),  # .0439
+        (1_000, 0.5, 3, "coded"),  # .0537
+        (10, 100.0, 1, "slots"),  # nothing to share
+        (10, 0.0, 4, "slots"),
+    ],
+)
+def test_release(clients: float, noise: float, clusters: int, expected: str) -> None:
+    """D = 3,850, a linear head for ten classes."""
+    assert choose_release(clients, noise, clusters, 3850).value == expected
+
+
+def test_release_at_the_edge() -> None:
+    """.05 itself is slots: 1 * sqrt(2 * 1250) / 1000."""
+    assert choose_release(1000, 1.0, 2, 1250).value == "slots"
+    assert choose_release(999, 1.0, 2, 1250).value == "coded"
