@@ -43,7 +43,11 @@ def runs_of(dataset: str, parts: Iterable[int]) -> list[tuple[str, Run]]:
                     continue  # writers have no true clusters
                 if row.get("epsilon", 2.0) is None and method == "ifca-ldp":
                     continue  # without noise it is IFCA
-                settings = tuned(dataset, method)
+                try:
+                    settings = tuned(dataset, method)
+                except ValueError as error:
+                    print(error)
+                    continue
                 if mu:
                     settings += (("proximal_mu", float(mu)),)
                 further = {k: row[k] for k in ("epsilon", "momentum", "public_data") if k in row}

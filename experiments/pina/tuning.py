@@ -1,6 +1,6 @@
 """Tune every method on images (or writers) set aside, with the same three settings each.
 
-    python experiments/pina/tuning.py --data DIR --work WORK [--datasets cifar10 ...]
+    python experiments/pina/tuning.py --data DIR --work WORK [--datasets cifar10 ...] [--methods ...]
 
 Learning rate and clipping threshold, epsilon = 2 with the simulated cohort, one seed; what scores
 best on the validation images is what ``table1.py`` uses. Start it once for each core. Writes
@@ -8,6 +8,7 @@ best on the validation images is what ``table1.py`` uses. Start it once for each
 """
 
 import csv
+import time
 from collections import defaultdict
 from typing import Any
 
@@ -56,21 +57,29 @@ def tuned(dataset: str, method: str) -> tuple[tuple[str, Any], ...]:
 
 def main() -> None:
     """Run the grid and write the CSV."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, methods={"nargs": "+", "default": METHODS, "choices": METHODS})
     rows: list[dict[str, Any]] = []
     for dataset in chosen.datasets:
-        runs = [tuning_run(dataset, m, rate, clip) for m in METHODS for rate, clip in GRID]
+        runs = [tuning_run(dataset, m, rate, clip) for m in chosen.methods for rate, clip in GRID]
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for result in execute(runs, chosen.data, chosen.work):
+        results = execute(runs, chosen.data, chosen.work)
+        while len(results) < len(runs):  # another process is busy with the last ones
+            time.sleep(5)
+            results = execute(runs, chosen.data, chosen.work)
+        for result in results:
             found[result["method"]].append({**result, **dict(result["settings"])})
-        for results in found.values():
-            best = max(results, key=lambda result: result["accuracy"])
-            rows += [{**result, "chosen": result is best} for result in results]
+        for own in found.values():
+            best = max(own, key=lambda result: result["accuracy"])
+            rows += [{**result, "chosen": result is best} for result in own]
     columns = ("dataset", "method", "learning_rate", "clip", "accuracy", "ari", "chosen")
     others = []
     if FILE.exists():
         with FILE.open(encoding="utf-8") as file:
-            others = [r for r in csv.DictReader(file) if r["dataset"] not in chosen.datasets]
+            others = [
+                row
+                for row in csv.DictReader(file)
+                if row["dataset"] not in chosen.datasets or row["method"] not in chosen.methods
+            ]
     with FILE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
