@@ -4,6 +4,7 @@ How run-config keys become fields is in ``app_kit.run_config``.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class PinaConfig:
     # data
     dataset: str = "digits"
     rotations: str = "0,180"
+    rotation_shares: str = "equal"
     clients: int = 50
     clients_per_node: int = 25
     images_per_client: int = 0
@@ -155,6 +157,11 @@ class PinaConfig:
                 and set(self.method_list) <= set(METHODS),
             ),
             ("rotations", "a comma-separated list of 0, 90, 180, 270", self._rotations_good()),
+            (
+                "rotation_shares",
+                "'equal', or a number > 0 for each rotation, comma-separated",
+                self._shares_good(),
+            ),
             ("clusters", f"in [1, clients = {self.clients}]", 1 <= self.clusters <= self.clients),
             (
                 "init_rounds",
@@ -197,6 +204,15 @@ class PinaConfig:
     def _rotations_good(self) -> bool:
         parts = [part.strip() for part in self.rotations.split(",")]
         return set(parts) <= {"0", "90", "180", "270"} and len(set(parts)) == len(parts)
+
+    def _shares_good(self) -> bool:
+        if self.rotation_shares == "equal":
+            return True
+        try:
+            shares = self.share_list
+        except ValueError:
+            return False
+        return len(shares) == len(self.rotation_list) and all(0 < s < math.inf for s in shares)
 
     def _check_combinations(self) -> None:
         digits = self.dataset == "digits"
@@ -301,6 +317,12 @@ class PinaConfig:
     def local_steps(self, images: int) -> int:
         """Local SGD steps of a client with so many images."""
         return self.epochs * -(-images // self.batch_size)
+
+    @property
+    def share_list(self) -> list[float]:
+        """Share of the clients that each rotation has, up to a common factor; empty if equal."""
+        equal = self.rotation_shares == "equal"
+        return [] if equal else [float(part) for part in self.rotation_shares.split(",")]
 
     @property
     def nodes(self) -> int:

@@ -1,7 +1,8 @@
 """A simulated federation: who has which images.
 
 The training images are split into clients by Flower's partitioners, and client k
-rotates all its images by ``rotations[k mod G]`` degrees (after IFCA): group g is a true cluster.
+rotates all its images by ``rotations[k mod G]`` degrees (after IFCA), or by a rotation that has a
+configured share of the clients: group g is a true cluster.
 """
 
 import dataclasses
@@ -54,7 +55,7 @@ def load_federation(config: PinaConfig) -> Federation:
     source = open_source(config.dataset, config.partition_seed)
     parts = partition(config, source)
     rotations = config.rotation_list
-    groups = np.arange(config.clients) % len(rotations)
+    groups = _groups(config)
     images = []
     for client, part in enumerate(parts):
         copies = augment(source.train_images(part), config.augmented_copies, client)
@@ -87,6 +88,18 @@ def _held_out(config: PinaConfig, client: int, images: int) -> NDArray[np.bool_]
     """A random share of a client's images; all copies of an image are on the same side."""
     order = stream(config.partition_seed, "held-out", client).permutation(images)
     return np.asarray(order < round(config.held_out * images))
+
+
+def _groups(config: PinaConfig) -> NDArray[np.int64]:
+    """The rotation of every client: in turn, or by the configured shares (at least one each)."""
+    clients, rotations = np.arange(config.clients), len(config.rotation_list)
+    if not config.share_list:
+        return clients % rotations
+    ends = np.cumsum(config.share_list) / np.sum(config.share_list) * config.clients
+    groups = np.minimum(np.searchsorted(ends, clients + 0.5), rotations - 1)
+    for empty in np.flatnonzero(np.bincount(groups, minlength=rotations) == 0):
+        groups[np.flatnonzero(groups == np.bincount(groups).argmax())[0]] = empty
+    return groups
 
 
 def rotate(images: Images, degrees: int) -> Images:

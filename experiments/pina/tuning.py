@@ -1,6 +1,6 @@
 """Tune every method on images (or writers) set aside, with the same three settings each.
 
-    python experiments/pina/tuning.py --data DIR --work WORK [--datasets cifar10 ...] [--methods ...]
+    python experiments/pina/tuning.py --data DIR --work WORK [--datasets ...] [--methods ...]
 
 Learning rate and clipping threshold, epsilon = 2 with the simulated cohort, one seed; what scores
 best on the validation images is what ``table1.py`` uses. Start it once for each core. Writes

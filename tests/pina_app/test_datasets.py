@@ -271,3 +271,36 @@ def test_the_default_federation() -> None:
     assert np.diff(federation.offsets).tolist() == [20] * 50
     assert np.bincount(federation.groups).tolist() == [25, 25]
     assert federation.test_images.shape == (2, 347, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ("equal", [7, 7, 6]),
+        ("1,1,2", [5, 5, 10]),
+        ("8,1,1", [16, 2, 2]),
+        ("1000,1,1", [18, 1, 1]),
+    ],
+)
+def test_rotations_have_their_shares(
+    shares: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes of the true clusters of 20 clients; nobody's rotation is left out."""
+    monkeypatch.setattr("pina_app.datasets.open_source", lambda *_: numbered(100))
+    config = configured(clients=20, rotations="0,90,180", rotation_shares=shares)
+    assert Counter(load_federation(config).groups.tolist()) == dict(enumerate(expected))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5])
+def test_held_out_images_are_a_share_of_each_client(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounded, the same with every copy of an image, other images for another seed."""
+    monkeypatch.setattr("pina_app.datasets.open_source", lambda *_: numbered(100))
+    config = configured(images_per_client=10, held_out=share, augmented_copies=2)
+    federation = load_federation(config)
+    masks = federation.held_out.reshape(10, 2, 10)
+    assert (masks.sum(axis=2) == round(10 * share)).all()
+    np.testing.assert_array_equal(masks[:, 0], masks[:, 1])
+    other = load_federation(dataclasses.replace(config, seed=1))
+    assert share == 0 or (other.held_out != federation.held_out).any()
