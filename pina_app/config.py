@@ -79,7 +79,7 @@ class PinaConfig:
     skip: str = "energy"
     equal_norm_rounds: int = 10
     release: str = "auto"
-    smallest_share: float = 0.1
+    smallest_share: float = 0.5
     server_momentum: float = 0.0
     # privacy
     private: bool = True
@@ -239,11 +239,6 @@ class PinaConfig:
                 "oracle" in self.method_list and len(self.rotation_list) != self.clusters,
                 f"clusters = {self.clusters}: the oracle method needs one cluster a rotation "
                 f"({len(self.rotation_list)})",
-            ),
-            (
-                "rr-cluster" in self.method_list and self.smallest_share * self.clusters > 1,
-                f"smallest-share = {self.smallest_share}: rr-cluster cannot give every cluster so "
-                f"much; must be at most 1 / clusters = {1 / max(1, self.clusters):g}",
             ),
             (
                 self.private and self.epsilon is None and self.noise_multiplier is None,

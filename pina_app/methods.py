@@ -135,7 +135,7 @@ def create_strategy(
     if method == "fednova":
         return FedNova(effective_steps=_typical_steps(config), **common)
     if method == "rr-cluster":
-        return RRCluster(smallest_share=config.smallest_share, **common)
+        return RRCluster(smallest_share=config.smallest_share / config.clusters, **common)
     return ClusteredStrategy(assignment=entry.assignment, **common)
 
 
