@@ -78,7 +78,11 @@ OUT_OF_DOMAIN = {"cifar10": "fashion_mnist", "fashion_mnist": "cifar10", "writer
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What distinguishes a run; ``settings`` are fields of ``PinaConfig`` beyond the usual ones."""
+    """What distinguishes a run.
+
+    ``settings`` are fields of ``PinaConfig`` beyond the usual ones, ``part`` is "_tuning" for the
+    images set aside, and ``drop_out`` the probability with which a node fails in a round.
+    """
 
     dataset: str
     method: str
@@ -89,11 +93,13 @@ class Run:
     public_data: str = "natural"
     settings: tuple[tuple[str, Any], ...] = ()
     part: str = ""
+    drop_out: float = 0.0
 
     @property
     def name(self) -> str:
         """A directory's name that tells all of it."""
         own = "".join(f" {key}={value}" for key, value in self.settings)
+        own += f" drop-out={self.drop_out}" if self.drop_out else ""
         return (
             f"{self.dataset}{self.part} {self.method} epsilon={self.epsilon} "
             f"cohort={self.noise_cohort} momentum={self.momentum} public={self.public_data}"
@@ -118,7 +124,7 @@ class Run:
             "seed": self.seed,
             **dict(self.settings),
         }
-        values.setdefault("clients_per_node", values["clients"])
+        values.setdefault("clients_per_node", 10 if self.drop_out else values["clients"])
         return PinaConfig(**values)
 
     def _public(self, data: Path, work: Path) -> str:
@@ -158,7 +164,15 @@ def _execute(run: Run, path: Path, data: Path, work: Path) -> None:
     config = run.config(data, work)
     statistics = task.public_statistics(config)
     classifier = Classifier(task.frozen_model(config).tail, statistics)
-    grid = InProcessGrid(client_app.app, config.nodes, config.to_run_config())
+    failures = np.random.default_rng(run.seed)
+    grid = InProcessGrid(
+        client_app.app,
+        config.nodes,
+        config.to_run_config(),
+        fail=lambda message: (
+            message.metadata.message_type == "train" and failures.random() < run.drop_out
+        ),
+    )
     directory = RunDirectory(path)
     try:
         server_app.run_method(grid, config, directory, run.method, statistics, classifier)
