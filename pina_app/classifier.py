@@ -10,6 +10,8 @@ from torch.nn.functional import cross_entropy, linear
 
 from pina_app.model import HEAD_BIAS, HEAD_WEIGHT, LORA_B
 from pina_app.tails import Tail
+from strategies.clustering import discriminant
+from strategies.clustering.discriminant import Frame
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.clustering.secure_kmeans import client_embedding
 
@@ -66,15 +68,37 @@ class Classifier:
         features: NDArray[np.float32] = torch.cat(chunks).cpu().numpy()
         return features
 
+    def client_features(self, clients: Sequence[Tensor]) -> list[NDArray[np.float32]]:
+        """Frozen features (n_k, h) of several clients' samples."""
+        features = self.frozen_features(torch.cat(list(clients)))
+        return np.split(features, np.cumsum([len(samples) for samples in clients])[:-1])
+
     def embeddings(self, clients: Sequence[Tensor]) -> NDArray[np.float64]:
         """Embeddings (n, m) of several clients' samples."""
-        features = self.frozen_features(torch.cat(list(clients)))
-        cuts = np.cumsum([len(samples) for samples in clients])[:-1]
         s = self.statistics
         return np.stack(
             [
                 client_embedding(part, s.mean, s.embedding, centred=s.centred)
-                for part in np.split(features, cuts)
+                for part in self.client_features(clients)
+            ]
+        )
+
+    def whitened(self, clients: Sequence[Tensor]) -> list[NDArray[np.float64]]:
+        """Features (n_k, m) of several clients, whitened as for their embeddings."""
+        s = self.statistics
+        return [
+            np.asarray((part - s.mean) @ s.embedding.T, dtype=np.float64)
+            for part in self.client_features(clients)
+        ]
+
+    def framed_embeddings(
+        self, clients: Sequence[Tensor], labels: Sequence[Tensor], frame: Frame
+    ) -> NDArray[np.float64]:
+        """Embeddings (n, r) in a frame of ``strategies.clustering.discriminant``."""
+        return np.stack(
+            [
+                discriminant.embedding(rows, own.numpy(), frame)
+                for rows, own in zip(self.whitened(clients), labels, strict=True)
             ]
         )
 

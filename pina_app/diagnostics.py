@@ -18,6 +18,7 @@ from pina_app.config import PinaConfig
 from pina_app.local import assign
 from pina_app.task import frozen_model, simulated_client, simulated_federation
 from strategies import wire
+from strategies.clustering.discriminant import Frame
 
 UNKNOWN: dict[str, Any] = {"accuracy_mean": None, "accuracy_per_cluster": None, "ari": None}
 
@@ -52,10 +53,16 @@ class Diagnostics:
         self._targets = torch.from_numpy(federation.test_labels)
 
     def assignment(
-        self, models: Sequence[wire.Model], policy: str, prototypes: NDArray[np.float64] | None
+        self,
+        models: Sequence[wire.Model],
+        policy: str,
+        prototypes: NDArray[np.float64] | None,
+        frame: Frame | None = None,
     ) -> NDArray[np.integer]:
         """Cluster of every usable client."""
-        return assign(self.config, self.classifier, policy, self._clients, models, prototypes)
+        return assign(
+            self.config, self.classifier, policy, self._clients, models, prototypes, frame
+        )
 
     def scores(
         self, models: Sequence[wire.Model], chosen: NDArray[np.integer]
@@ -103,6 +110,7 @@ class Diagnostics:
         models: Sequence[wire.Model],
         policy: str,
         prototypes: NDArray[np.float64] | None,
+        frame: Frame | None = None,
         *,
         trained: bool,
     ) -> dict[str, Any]:
@@ -113,7 +121,7 @@ class Diagnostics:
         images alike. None before training, and for a true cluster without clients. ARI is
         None where there are no true clusters to compare with.
         """
-        chosen = self.assignment(models, policy, prototypes)
+        chosen = self.assignment(models, policy, prototypes, frame)
         groups = self._count
         compared = groups > 1 and policy != "single"
         ari = float(adjusted_rand_score(self.groups, chosen)) if compared else None

@@ -19,6 +19,8 @@ from pina_app.task import ClientData
 from pina_app.training import LocalTraining, train_clients
 from strategies import wire
 from strategies.assignment import lowest_loss, nearest_prototype
+from strategies.clustering import discriminant
+from strategies.clustering.discriminant import Frame
 from strategies.clustering.initialisation import client_answers
 from strategies.fednova import accumulated_steps
 from strategies.local_noise import local_noise
@@ -36,6 +38,7 @@ def answer(
     models: Sequence[wire.Model],
     prototypes: Prototypes | None,
     mu: float = 0.0,
+    frame: Frame | None = None,
 ) -> RecordDict:
     """The node's reply: the protected sum over its clients (or their noised sketches).
 
@@ -54,7 +57,7 @@ def answer(
         data = {client: usable[client] for client in batch}
         try:
             updates[rows], chosen[rows] = _compute(
-                config, classifier, request, data, models, prototypes, mu
+                config, classifier, request, data, models, prototypes, mu, frame
             )
         except Exception as error:
             if len(batch) > 1:
@@ -100,17 +103,37 @@ def _compute(
     models: Sequence[wire.Model],
     prototypes: Prototypes | None,
     mu: float,
+    frame: Frame | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
     """Updates (or functions of embeddings) of several clients, and the slot that each chooses."""
     nowhere = np.zeros(len(clients), dtype=np.intp)
     if request.phase == "sketch":
         return _train(config, classifier, request, clients, models, nowhere, mu), nowhere
     if request.phase == "train":
-        chosen = assign(config, classifier, request.assignment, clients, models, prototypes)
+        chosen = assign(config, classifier, request.assignment, clients, models, prototypes, frame)
         chosen = moved(request, list(clients), chosen, _seed(config))
         return _train(config, classifier, request, clients, models, chosen, mu), chosen
-    embeddings = classifier.embeddings([data.samples for data in clients.values()])
-    return client_answers(request.phase, embeddings, prototypes)
+    if request.phase in discriminant.PHASES:
+        features = classifier.whitened([data.samples for data in clients.values()])
+        answers = [
+            discriminant.client_answer(
+                request.phase, rows, data.labels.numpy(), frame, request.width
+            )
+            for rows, data in zip(features, clients.values(), strict=True)
+        ]
+        return np.stack(answers), nowhere
+    return client_answers(request.phase, embeddings(classifier, clients, frame), prototypes)
+
+
+def embeddings(
+    classifier: Classifier, clients: dict[int, ClientData], frame: Frame | None
+) -> NDArray[np.float64]:
+    """Embeddings of several clients: as usual, or in a frame, which takes their labels too."""
+    samples = [data.samples for data in clients.values()]
+    if frame is None:
+        return classifier.embeddings(samples)
+    labels = [data.labels for data in clients.values()]
+    return classifier.framed_embeddings(samples, labels, frame)
 
 
 def assign(
@@ -120,6 +143,7 @@ def assign(
     clients: dict[int, ClientData],
     models: Sequence[wire.Model],
     prototypes: Prototypes | None,
+    frame: Frame | None = None,
 ) -> NDArray[np.integer]:
     """Cluster of every client under a policy of ``strategies.clustered.ASSIGNMENTS``."""
     data = list(clients.values())
@@ -130,7 +154,7 @@ def assign(
     samples = [client.samples for client in data]
     favoured = None
     if prototypes is not None:
-        favoured = nearest_prototype(classifier.embeddings(samples), prototypes)
+        favoured = nearest_prototype(embeddings(classifier, clients, frame), prototypes)
         if policy == "prototype":
             return favoured
     losses = classifier.client_losses(models, samples, [client.labels for client in data])

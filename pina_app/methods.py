@@ -100,8 +100,12 @@ def create_strategy(
     statistics: PublicStatistics,
     ledger_path: Path | None,
     server_points: NDArray[np.float64] | None = None,
+    classes: int = 0,
 ) -> ClusteredStrategy:
-    """The strategy of one method, with its ledger; ``server_points`` for that initialisation."""
+    """The strategy of one method, with its ledger.
+
+    ``server_points`` and ``classes`` are for the initialisations of PINA that need them.
+    """
     entry = entry_of(config, method)
     plan = method_plan(config, method)
     public: RecordDict = wire.public_content(
@@ -130,6 +134,7 @@ def create_strategy(
             prototype_rounds=choices.prototype_rounds(config),
             sketch_array=LORA_B,
             server_points=server_points,
+            classes=classes,
             **common,
         )
     if method == "fednova":

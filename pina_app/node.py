@@ -12,6 +12,7 @@ from pina_app.config import PinaConfig, from_run_config
 from pina_app.model import HEAD_BIAS
 from pina_app.task import ClientData, device_client, frozen_model, simulated_client
 from strategies import wire
+from strategies.clustering.discriminant import Frame
 from strategies.clustering.public_statistics import PublicStatistics
 
 # One thread a process: several busy torch threads on few cores are ten times slower than one.
@@ -26,10 +27,12 @@ def contribution(content: RecordDict, context: Context) -> RecordDict:
     request, ids, models, prototypes = wire.read_round(content)
     config = from_run_config(context.run_config)
     mu = float(str(wire.read_config(content).get(wire.PROXIMAL_MU, 0.0)))
+    arrays = wire.read_frame(content)
+    frame = None if arrays is None else Frame.of(arrays)
     try:
         clients = _load_clients(config, context, ids, models)
         classifier = Classifier(frozen_model(config).tail, _statistics(context))
-        return local.answer(config, classifier, request, clients, models, prototypes, mu)
+        return local.answer(config, classifier, request, clients, models, prototypes, mu, frame)
     except Exception as error:
         if not request.private:
             raise

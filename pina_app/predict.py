@@ -11,10 +11,12 @@ from app_kit.npz import read_images
 from pina_app import results
 from pina_app.classifier import Classifier
 from pina_app.config import from_run_config
-from pina_app.task import frozen_model
+from pina_app.local import embeddings
+from pina_app.task import ClientData, frozen_model
 from strategies import wire
 from strategies.assignment import lowest_loss, nearest_prototype
 from strategies.checkpoint import read_state
+from strategies.pina import frame_in
 
 
 def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) -> str:
@@ -56,14 +58,16 @@ def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) 
     frozen = frozen_model(config)
     classifier = Classifier(frozen.tail, results.read_statistics(run_dir))
     samples = torch.from_numpy(frozen.reduce(images, "the images")[:])
-    prototypes = state.get("prototypes")
-    favoured = None
-    if prototypes is not None:
-        favoured = nearest_prototype(classifier.embeddings([samples]), prototypes.astype(float))
     logits = [classifier.predict(model, samples) for model in models]
     classes = logits[0].shape[1]
     if labels is not None and (labels.min() < 0 or labels.max() >= classes):
         raise ValueError(f"{images_path}: labels must be 0 to {classes - 1}")
+    prototypes, frame = state.get("prototypes"), frame_in(state)
+    favoured = None
+    if prototypes is not None and (frame is None or labels is not None):
+        known = torch.zeros(0) if labels is None else torch.from_numpy(labels)
+        own = {0: ClientData(samples, known, -1)}
+        favoured = nearest_prototype(embeddings(classifier, own, frame), prototypes.astype(float))
     if len(models) == 1:
         cluster = 0
     elif labels is not None:
@@ -75,7 +79,7 @@ def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) 
     else:
         raise ValueError(
             f"{images_path}: without labels (y) a cluster is found by prototypes, and this run "
-            "has none; add labels or use a run with init = 'secure-kmeans'"
+            "has none that do without; add labels or use a run with init = 'secure-kmeans'"
         )
     predicted = logits[cluster].argmax(dim=1).numpy()
     if output is not None:

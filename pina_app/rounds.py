@@ -72,7 +72,9 @@ class Rounds:
         if trained and not due:
             return UNKNOWN
         policy = request.assignment if trained else "prototype"
-        return self.diagnostics.evaluate(strategy.models, policy, prototypes, trained=trained)
+        return self.diagnostics.evaluate(
+            strategy.models, policy, prototypes, strategy.frame(), trained=trained
+        )
 
 
 def progress(line: dict[str, Any], total: int, eta_s: float) -> str:

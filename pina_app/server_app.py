@@ -63,15 +63,16 @@ def run_method(
     state = directory.restore(method, replay=seeded)
     if method == "pina":
         say("pina: %s", choices.explain(config))
+    classes = number_of_classes(config)
     by_points = entry_of(config, method).init == "server-points"
     points = server_points(config, statistics) if by_points else None
-    strategy = create_strategy(config, method, statistics, directory.ledger_path, points)
+    strategy = create_strategy(config, method, statistics, directory.ledger_path, points, classes)
     if state is not None:
         arrays = strategy.load_state(state)
         strategy.check_ledger()
         say("%s resumes after round %d", method, strategy.completed)
     else:
-        width, classes = statistics.mean.size, number_of_classes(config)
+        width = statistics.mean.size
         strategy.models = initial_models(config, method, width, classes, classifier.tail.lora.size)
         arrays = wire.pack_models(strategy.models)
     stopped = None

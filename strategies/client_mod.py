@@ -97,7 +97,12 @@ class ClientMod:
             )
         needs = wire.read_needs(message.content)
         problem = ""
-        if needs.get("embedding") and self.embedding is None:
+        if needs.get("images"):
+            problem = (
+                "the strategy wants features and labels of single images (init = 'discriminant'), "
+                "which a plain client does not give; use init = 'secure-kmeans' or 'spectral'"
+            )
+        elif needs.get("embedding") and self.embedding is None:
             problem = (
                 "the strategy finds clusters by an embedding of the clients' data. Give one "
                 "(ClientApp(embedding=...)), or start at random (embedding_size = 0)"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from strategies import planned, traffic, wire
 from strategies.aggregation import Aggregation
 from strategies.clients import Roster, sample_clients
+from strategies.clustering.discriminant import Frame
 from strategies.coded import CodedModels
 from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import PrivacyPlan, Stage
@@ -185,6 +186,10 @@ class ClusteredStrategy(OneModelStart):
         """Prototypes that travel with a round, if any."""
         return None
 
+    def frame(self) -> Frame | None:
+        """How clients embed their images, if not as usual."""
+        return None
+
     def shares(self) -> NDArray[np.float64]:
         """Shares (C,) of the clients that the clusters are taken to have, for "coded"."""
         return np.full(self.clusters, 1 / self.clusters)
@@ -219,18 +224,29 @@ class ClusteredStrategy(OneModelStart):
         models = arrays if request.phase in ("train", "sketch") else None
         own = ConfigRecord({**config, "server-round": self.round})
         # All requests carry the same arrays, so one, to nobody, tells the size of each.
-        size = traffic.array_bytes(wire.round_content(request, [], models, self.prototypes()))
+        size = traffic.array_bytes(self._content(request, [], models))
         self.traffic = traffic.Traffic(size, traffic.reply_bytes(request))
         if not self.plan.private:
             self.traffic.down, self.traffic.up = size * len(self._asked), 0
         return [
             Message(
-                content=wire.round_content(request, clients, models, self.prototypes(), own),
+                content=self._content(request, clients, models, own),
                 message_type=MessageType.TRAIN,
                 dst_node_id=node,
             )
             for node, clients in self._asked.items()
         ]
+
+    def _content(
+        self,
+        request: wire.RoundRequest,
+        clients: list[int],
+        models: ArrayRecord | None,
+        config: ConfigRecord | None = None,
+    ) -> RecordDict:
+        frame = self.frame()
+        arrays = None if frame is None else frame.arrays()
+        return wire.round_content(request, clients, models, self.prototypes(), config, arrays)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -13,6 +13,9 @@ gives mean and covariance of the embeddings (``strategies.clustering.spectral``)
 ``server-points``: the same by the initialisation of FedDP-KMeans, for comparison; it needs
 embeddings of public data (``strategies.clustering.server_points``).
 
+``discriminant``: the same after class means and the scatter within clients are taken out, for large
+crowds and labelled images (``strategies.clustering.discriminant``).
+
 ``lora-sketch`` (the paper, Section 3.2; no finite epsilon): clients answer once with a sparse
 sketch of their update of the LoRA vector B; k-means centroids become the clusters' B.
 
@@ -20,7 +23,7 @@ sketch of their update of the LoRA vector B; k-means centroids become the cluste
 model), clients choose by loss.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, Self
@@ -33,7 +36,14 @@ from numpy.typing import NDArray
 from strategies import planned, wire
 from strategies.aggregation import SMALLEST_COUNT
 from strategies.clustered import ClusteredStrategy
-from strategies.clustering import initialisation, secure_kmeans, server_points, spectral
+from strategies.clustering import (
+    discriminant,
+    initialisation,
+    secure_kmeans,
+    server_points,
+    spectral,
+)
+from strategies.clustering.discriminant import Frame
 from strategies.clustering.sketch import LORA_SKETCH_WARNING, cluster_sketches
 from strategies.coded import shares_of
 from strategies.privacy.clipping import sketch_threshold
@@ -42,6 +52,13 @@ from strategies.randomness import stream
 INITS = (*initialisation.FIRST_PHASES, "lora-sketch", "random")
 SKETCH_VALUES = 4
 """n of Eq. 5: the two largest and the two smallest values."""
+_FRAME = "frame-"
+
+
+def frame_in(state: Mapping[str, NDArray[Any]]) -> Frame | None:
+    """The frame of "discriminant" in a checkpoint, if there is one."""
+    arrays = {k.removeprefix(_FRAME): v for k, v in state.items() if k.startswith(_FRAME)}
+    return Frame.of(arrays) if arrays else None
 
 
 class PINA(ClusteredStrategy):
@@ -49,7 +66,7 @@ class PINA(ClusteredStrategy):
 
     Parameters
     ----------
-    init : {"secure-kmeans", "spectral", "server-points", "lora-sketch", "random"}
+    init : {"secure-kmeans", "spectral", "server-points", "discriminant", "lora-sketch", "random"}
     embedding_size : int
         m, numbers in a client's embedding; for all that find prototypes.
     prototype_rounds : int
@@ -58,6 +75,8 @@ class PINA(ClusteredStrategy):
         Name of the trainable array that the sketch describes; for "lora-sketch".
     server_points : (P, m) array, optional
         Embeddings of public pseudo-clients; for "server-points".
+    classes : int
+        Number of classes, for "discriminant".
     **clustered
         See ``ClusteredStrategy``. ``plan.init`` must hold the releases of the initialisation.
     """
@@ -70,6 +89,7 @@ class PINA(ClusteredStrategy):
         prototype_rounds: int = 10,
         sketch_array: str = "lora_B",
         server_points: NDArray[np.floating] | None = None,
+        classes: int = 0,
         **clustered: Any,
     ) -> None:
         if init not in INITS:
@@ -93,15 +113,24 @@ class PINA(ClusteredStrategy):
                 f"server_points of shape {shape}: init = 'server-points' needs at least "
                 f"clusters = {self.clusters} embeddings of {embedding_size} numbers"
             )
+        if init == "discriminant" and not (classes >= 2 and self.clusters <= embedding_size):
+            raise ValueError(
+                f"classes = {classes}, clusters = {self.clusters}: init = 'discriminant' needs "
+                f"classes >= 2 and clusters <= embedding_size = {embedding_size}"
+            )
         if init != "random":
             self.perturbation = 0.0  # prototypes (or sketches) tell the clusters apart
-        needs = wire.needs_content(loss=self.clusters > 1, embedding=prototyped)
+        needs = wire.needs_content(
+            loss=self.clusters > 1, embedding=prototyped, images=init == "discriminant"
+        )
         self.roster.query = wire.add_needs(self.roster.query, needs)
         self.init = init
         self.embedding_size = embedding_size
         self.prototype_rounds = prototype_rounds
         self.sketch_array = sketch_array
+        self.classes = classes
         self._server_points = server_points
+        self._frame: Frame | None = None
         self._prototypes: NDArray[np.float64] | None = None
         self._counts: NDArray[np.float64] | None = None
         self._sketches: list[NDArray[np.float64]] = []
@@ -188,7 +217,10 @@ class PINA(ClusteredStrategy):
         if phase == "histogram":
             assert self._server_points is not None
             count = len(self._server_points)
-        layout = initialisation.phase_layout(phase, self.embedding_size, count)
+        size = self.embedding_size
+        if phase == "lloyd" and self.init == "discriminant":
+            size = max(1, self.clusters - 1)
+        layout = initialisation.phase_layout(phase, size, count, self.classes)
         return replace(
             training,
             phase=phase,
@@ -203,6 +235,10 @@ class PINA(ClusteredStrategy):
     def prototypes(self) -> NDArray[np.float64] | None:
         """The current prototypes (projected points of the server before their histogram)."""
         return self._prototypes
+
+    def frame(self) -> Frame | None:
+        """Class means and axes of "discriminant"."""
+        return self._frame
 
     def shares(self) -> NDArray[np.float64]:
         """Those of the initialisation's noisy counts; even ones if it has none."""
@@ -223,6 +259,20 @@ class PINA(ClusteredStrategy):
         cohort = self.stage(request.phase).cohort
         if request.phase in ("mean", "moments"):
             self._prototypes = self._first_prototypes(request.phase, sums[0], cohort, rng)
+            return
+        if request.phase == "classes":
+            means = discriminant.read_class_means(sums[0], self.embedding_size)
+            self._frame = Frame.of_classes(means)
+            return
+        if request.phase == "scatter":
+            assert self._frame is not None
+            means = self._frame.class_means
+            self._frame, excess = discriminant.read_frame(
+                sums[0], cohort, noise_std, means, self.clusters
+            )
+            self._prototypes = discriminant.first_prototypes(
+                excess, self._frame.radius, self.clusters, rng
+            )
             return
         assert self._prototypes is not None
         if request.phase == "histogram":
@@ -297,6 +347,8 @@ class PINA(ClusteredStrategy):
             state["prototypes"] = self._prototypes
         if self._counts is not None:
             state["prototype-counts"] = self._counts
+        if self._frame is not None:
+            state |= {f"{_FRAME}{name}": a for name, a in self._frame.arrays().items()}
         if self._sketches:
             state["sketches"] = np.array(self._sketches)
         return state
@@ -309,5 +361,7 @@ class PINA(ClusteredStrategy):
             self._prototypes = np.array(state["prototypes"], dtype=np.float64)
         if "prototype-counts" in state:
             self._counts = np.array(state["prototype-counts"], dtype=np.float64)
+        frame = frame_in(state)
+        self._frame = frame if frame is not None else self._frame
         self._sketches = list(np.array(state.get("sketches", []), dtype=np.float64))
         return arrays

@@ -38,7 +38,7 @@ _SUM, _SKETCHES, _PROTOTYPES, _UNUSABLE, _CLIENTS, _LOST = (
     "clients",
     "lost",
 )
-_CONFIG, _NEEDS = "config", "needs"
+_CONFIG, _NEEDS, _FRAME = "config", "needs", "frame"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +187,7 @@ def round_content(
     models: ArrayRecord | None = None,
     prototypes: NDArray[np.float64] | None = None,
     config: ConfigRecord | None = None,
+    frame: Mapping[str, NDArray[Any]] | None = None,
 ) -> RecordDict:
     """Content of the server's message to one node; ``config`` is the user's own."""
     told = {key: v for key, v in dataclasses.asdict(request).items() if v is not None}
@@ -197,7 +198,15 @@ def round_content(
         content[_MODELS] = models
     if prototypes is not None:
         content[_PROTOTYPES] = ArrayRecord({_PROTOTYPES: Array(prototypes)})
+    if frame is not None:
+        content[_FRAME] = ArrayRecord({name: Array(values) for name, values in frame.items()})
     return content
+
+
+def read_frame(content: RecordDict) -> dict[str, NDArray[Any]] | None:
+    """Arrays of ``strategies.clustering.discriminant.Frame`` in a message, if there are any."""
+    record = content.array_records.get(_FRAME)
+    return None if record is None else {name: array.numpy() for name, array in record.items()}
 
 
 def read_round(
@@ -269,9 +278,11 @@ def read_unusable(message: Message) -> list[int]:
     return [] if record is None else list(record[_CLIENTS])  # type: ignore[arg-type]
 
 
-def needs_content(*, loss: bool = False, embedding: bool = False) -> ConfigRecord:
+def needs_content(
+    *, loss: bool = False, embedding: bool = False, images: bool = False
+) -> ConfigRecord:
     """What a client's code must be able to tell, for the query; see ``read_needs``."""
-    return ConfigRecord({"loss": loss, "embedding": embedding})
+    return ConfigRecord({"loss": loss, "embedding": embedding, "images": images})
 
 
 def add_needs(query: RecordDict, needs: ConfigRecord) -> RecordDict:
@@ -280,7 +291,7 @@ def add_needs(query: RecordDict, needs: ConfigRecord) -> RecordDict:
 
 
 def read_needs(content: RecordDict) -> dict[str, bool]:
-    """What a query asks of the client's code: "loss", "embedding"."""
+    """What a query asks of the client's code: "loss", "embedding", "images"."""
     return {key: bool(v) for key, v in content.config_records.get(_NEEDS, ConfigRecord()).items()}
 
 

@@ -140,6 +140,31 @@ def test_methods_that_reduce_to_fedavg(tmp_path: Path, cache_dir: Path) -> None:
     assert (models["b", "fedprox"] - models["b", "fedavg"]).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("init", ["spectral", "server-points", "discriminant"])
+def test_every_initialisation_runs_and_resumes(init: str, tmp_path: Path, cache_dir: Path) -> None:
+    """Killed after its second release and resumed: the same models as in one go."""
+    settings: dict[str, Scalar] = {"init": init, "init-rounds": 3, "rounds": 2, "embedding-size": 8}
+    run_app(tmp_path / "whole", cache_dir, settings)
+    killed = tmp_path / "killed"
+
+    def dies_after_two(message: Message, context: Context) -> Message:
+        rounds = killed / "rounds.jsonl"
+        if rounds.exists() and len(run_record.read(rounds)) == 2:
+            raise Killed
+        return apps.client_app(message, context)
+
+    with pytest.raises(Killed):
+        run_app(killed, cache_dir, settings, dies_after_two)
+    run_app(killed, cache_dir, {**settings, "resume": True})
+    entry = summary(killed)["pina"]
+    assert entry["init"] == init
+    assert entry["epsilon_outside"] == pytest.approx(2.0, rel=1e-5)
+    states = [np.load(tmp_path / name / "checkpoint-pina.npz") for name in ("whole", "killed")]
+    assert set(states[0].files) == set(states[1].files)
+    for key in states[0].files:
+        np.testing.assert_array_equal(states[0][key], states[1][key])
+
+
 def test_held_out_images_test_their_own_client(tmp_path: Path, cache_dir: Path) -> None:
     """The accuracy in the record, image by image, from the saved models."""
     run_app(tmp_path, cache_dir, {"methods": "oracle", "held-out": 0.4, "private": False})

@@ -213,7 +213,9 @@ def _keep_scores(
     strategy.load_state(state)
     diagnostics = Diagnostics(config, classifier)
     policy = strategy.request(strategy.round).assignment
-    chosen = diagnostics.assignment(strategy.models, policy, strategy.prototypes())
+    chosen = diagnostics.assignment(
+        strategy.models, policy, strategy.prototypes(), strategy.frame()
+    )
     scores = np.concatenate(diagnostics.scores(strategy.models, chosen))
     np.save(path / "scores.npy", scores.astype(np.float16))
 

@@ -4,7 +4,8 @@
 
 Start it once for each core; it does what is not done yet, in the order of ``PARTS``, and writes
 ``table1.csv`` and ``curves.csv`` with all that is there. Settings come from ``tuning.csv``.
-``fedprox-0`` and ``fednova`` equal ``fedavg`` here (mu = 0; equal local steps), which the tests
+``pina-discriminant`` is PINA with that initialisation (and the settings of ``pina``, as has
+``feddp-kmeans``). ``fedprox-0`` and ``fednova`` equal ``fedavg`` here (mu = 0; equal local steps), which the tests
 prove and one seed shows.
 """
 
@@ -15,8 +16,8 @@ from typing import Any
 from runs import HERE, Run, execute, options
 from tuning import tuned
 
-MAIN = ("fedavg", "oracle", "pina", "control", "ifca")
-OTHERS = ("fedprox-1", "rr-cluster", "pina-random-init", "pina-paper", "ifca-ldp")
+MAIN = ("fedavg", "oracle", "pina", "pina-discriminant", "control", "ifca")
+OTHERS = ("fedprox-1", "rr-cluster", "feddp-kmeans", "pina-random-init", "pina-paper", "ifca-ldp")
 EQUAL = ("fedprox-0", "fednova")
 PARTS: dict[int, list[dict[str, Any]]] = {
     1: [{"methods": MAIN, "seeds": (0, 1, 2, 3, 4)}],
@@ -39,6 +40,7 @@ def runs_of(dataset: str, parts: Iterable[int]) -> list[tuple[str, Run]]:
         for seed in row["seeds"]:
             for name in row["methods"]:
                 method, _, mu = name.partition("-") if "fedprox" in name else (name, "", "")
+                method = "pina" if name == "pina-discriminant" else method
                 if dataset == "writers" and method in ("oracle", "ifca-ldp"):
                     continue  # writers have no true clusters
                 if row.get("epsilon", 2.0) is None and method == "ifca-ldp":
@@ -48,6 +50,8 @@ def runs_of(dataset: str, parts: Iterable[int]) -> list[tuple[str, Run]]:
                 except ValueError as error:
                     print(error)
                     continue
+                if name == "pina-discriminant":
+                    settings += (("init", "discriminant"),)
                 if mu:
                     settings += (("proximal_mu", float(mu)),)
                 further = {k: row[k] for k in ("epsilon", "momentum", "public_data") if k in row}

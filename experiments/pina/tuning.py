@@ -39,14 +39,14 @@ def tuning_run(dataset: str, method: str, learning_rate: float, clip: float) -> 
 
 
 def tuned(dataset: str, method: str) -> tuple[tuple[str, Any], ...]:
-    """The chosen settings; methods that equal FedAvg here take FedAvg's.
+    """The chosen settings; methods that equal FedAvg here take FedAvg's, other starts PINA's.
 
     Raises
     ------
     ValueError
         If ``tuning.csv`` has no row for them.
     """
-    method = "fedavg" if method == "fednova" else method
+    method = {"fednova": "fedavg", "feddp-kmeans": "pina"}.get(method, method)
     with FILE.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if (row["dataset"], row["method"], row["chosen"]) == (dataset, method, "True"):

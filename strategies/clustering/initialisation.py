@@ -3,8 +3,10 @@
 ``secure-kmeans``  mean, lloyd, lloyd, ...             (``secure_kmeans``)
 ``spectral``       moments, lloyd, ...                 (``spectral``)
 ``server-points``  moments, histogram, lloyd, ...      (``server_points``)
+``discriminant``   classes, scatter, lloyd, ...        (``discriminant``)
 
-Every phase is one ``Slots`` release of a function of the client's embedding y alone, |y| <= 1.
+Every phase is one ``Slots`` release of a function of the client's embedding y alone, |y| <= 1; but
+for ``classes`` and ``scatter``, which also need labels and the single images.
 """
 
 import math
@@ -13,16 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.assignment import nearest_prototype
-from strategies.clustering import secure_kmeans, server_points, spectral
+from strategies.clustering import discriminant, secure_kmeans, server_points, spectral
 from strategies.release import Slots
 
 FIRST_PHASES = {
     "secure-kmeans": ("mean",),
     "spectral": ("moments",),
     "server-points": ("moments", "histogram"),
+    "discriminant": discriminant.PHASES,
 }
 """What comes before the Lloyd steps, for every initialisation that finds prototypes."""
-DEFAULT_ROUNDS = {"secure-kmeans": 7, "spectral": 2, "server-points": 3, "lora-sketch": 7}
+DEFAULT_ROUNDS = {
+    "secure-kmeans": 7,
+    "spectral": 2,
+    "server-points": 3,
+    "discriminant": 5,
+    "lora-sketch": 7,
+}
 """Releases (G, or T_in) where none are given: METHODS 6.2 and 6.4; one Lloyd step is enough where
 the first releases know the directions."""
 DEFAULT_SHARES = {"spectral": 0.25, "server-points": 0.25}
@@ -42,19 +51,23 @@ def number_of_prototypes(init: str, clusters: int) -> int:
         return clusters
     if init == "spectral":
         return spectral.number_of_prototypes(clusters)
+    if init == "discriminant":
+        return discriminant.number_of_prototypes(clusters)
     return secure_kmeans.number_of_prototypes(clusters)
 
 
-def phase_layout(phase: str, dimensions: int, prototypes: int) -> Slots:
+def phase_layout(phase: str, dimensions: int, prototypes: int, classes: int = 0) -> Slots:
     """Layout of a phase's release.
 
     Parameters
     ----------
-    phase : {"mean", "moments", "histogram", "lloyd"}
+    phase : {"mean", "moments", "histogram", "classes", "scatter", "lloyd"}
     dimensions : int
-        m.
+        Numbers in the embedding; m.
     prototypes : int
         Prototypes among which clients choose; points of the server in "histogram".
+    classes : int
+        For "classes".
     """
     if phase == "mean":
         return secure_kmeans.mean_layout(dimensions)
@@ -62,6 +75,10 @@ def phase_layout(phase: str, dimensions: int, prototypes: int) -> Slots:
         return spectral.moments_layout(dimensions)
     if phase == "histogram":
         return server_points.histogram_layout(prototypes)
+    if phase == "classes":
+        return discriminant.classes_layout(dimensions, classes)
+    if phase == "scatter":
+        return discriminant.scatter_layout(dimensions)
     return secure_kmeans.lloyd_layout(prototypes, dimensions)
 
 

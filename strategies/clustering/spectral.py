@@ -30,10 +30,27 @@ def moments_size(dimensions: int) -> int:
 def moments(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
     """Vectors ``[y ; svec(y y')] / sqrt 2`` (n, m + m (m + 1) / 2) of embeddings (n, m)."""
     y = np.asarray(embeddings, dtype=np.float64)
-    rows, columns = np.triu_indices(y.shape[1])
-    weights = np.where(rows == columns, 1.0, np.sqrt(2))
-    stacked = np.hstack([y, y[:, rows] * y[:, columns] * weights])
+    stacked = np.hstack([y, svec(y[:, :, None] * y[:, None, :])])
     return np.asarray(stacked / np.sqrt(2), dtype=np.float64)
+
+
+def svec(matrices: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Upper triangles (..., m (m + 1) / 2) of symmetric matrices, off-diagonals times sqrt 2.
+
+    The Euclidean norm of the result is the Frobenius norm of the matrix.
+    """
+    rows, columns = np.triu_indices(matrices.shape[-1])
+    weights = np.where(rows == columns, 1.0, np.sqrt(2))
+    return np.asarray(matrices[..., rows, columns] * weights, dtype=np.float64)
+
+
+def smat(vector: NDArray[np.floating], dimensions: int) -> NDArray[np.float64]:
+    """The symmetric matrix (m, m) of a vector that ``svec`` made."""
+    upper = np.zeros((dimensions, dimensions))
+    upper[np.triu_indices(dimensions)] = vector
+    diagonal = np.diag(np.diag(upper))
+    strict = (upper - diagonal) / np.sqrt(2)
+    return np.asarray(diagonal + strict + strict.T, dtype=np.float64)
 
 
 def moments_layout(dimensions: int) -> Slots:
@@ -55,11 +72,7 @@ def read_moments(
         m.
     """
     scaled = np.asarray(total, dtype=np.float64) * (np.sqrt(2) / cohort)
-    upper = np.zeros((dimensions, dimensions))
-    upper[np.triu_indices(dimensions)] = scaled[dimensions:]
-    diagonal = np.diag(np.diag(upper))
-    strict = (upper - diagonal) / np.sqrt(2)
-    return scaled[:dimensions], diagonal + strict + strict.T
+    return scaled[:dimensions], smat(scaled[dimensions:], dimensions)
 
 
 def number_of_prototypes(clusters: int) -> int:

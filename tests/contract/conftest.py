@@ -12,6 +12,8 @@ from strategies.aggregation import Aggregation
 from strategies.assignment import nearest_prototype
 from strategies.clients import clients_of_partition
 from strategies.clustered import ClusteredStrategy
+from strategies.clustering import discriminant
+from strategies.clustering.discriminant import Frame
 from strategies.clustering.initialisation import client_answers
 from strategies.clustering.sketch import sketch
 from strategies.fednova import FedNova, accumulated_steps
@@ -29,6 +31,7 @@ INITS = {
     "pina-spectral": "spectral",
     "pina-server-points": "server-points",
     "pina-coded": "secure-kmeans",
+    "pina-discriminant": "discriminant",
     "pina-sketch": "lora-sketch",
     "pina-random": "random",
 }
@@ -38,6 +41,7 @@ INIT_ROUNDS = {
     "pina-spectral": 2,
     "pina-server-points": 3,
     "pina-coded": 3,
+    "pina-discriminant": 4,
     "pina-sketch": 1,
 }
 CODED = ("oracle-coded", "pina-coded")
@@ -73,8 +77,15 @@ class Problem:
             return np.full(WIDTH, np.nan)
         return 0.5 * (self.targets[client] - wire.flatten([model])[0])
 
-    def embedding(self, client: int) -> np.ndarray:
+    def images(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of four images around the client's target."""
+        noise = np.random.default_rng(client).standard_normal((4, WIDTH))
+        return 2 * self.targets[client] + 0.3 * noise, np.array([0, 1, 0, 1])
+
+    def embedding(self, client: int, frame: Frame | None = None) -> np.ndarray:
         """Direction of the client's target, in the unit ball."""
+        if frame is not None:
+            return discriminant.embedding(*self.images(client), frame)
         target = self.targets[client]
         return target / max(1.0, np.linalg.norm(target))
 
@@ -86,7 +97,10 @@ class Problem:
             hosted = clients_of_partition(partition, -(-self.clients // nodes), self.clients)
             return Message(content=wire.hosted_content(hosted, nodes), reply_to=message)
         request, ids, models, prototypes = wire.read_round(message.content)
-        return Message(content=self.answer(request, ids, models, prototypes), reply_to=message)
+        arrays = wire.read_frame(message.content)
+        frame = None if arrays is None else Frame.of(arrays)
+        content = self.answer(request, ids, models, prototypes, frame)
+        return Message(content=content, reply_to=message)
 
     def answer(
         self,
@@ -94,6 +108,7 @@ class Problem:
         ids: list[int],
         models: list[wire.Model],
         prototypes: np.ndarray | None,
+        frame: Frame | None = None,
     ) -> RecordDict:
         """What a node replies."""
         if any(self.broken.get(client) == "raise" for client in ids):
@@ -105,11 +120,21 @@ class Problem:
                 update = self.update(client, models[0])[: WIDTH - 4]  # array "b"
                 rows.append(sketch(update, request.threshold, request.noise_multiplier, rng))
             return wire.sketch_reply(np.array(rows))
-        if request.phase != "train":
-            embeddings = np.array([self.embedding(client) for client in ids])
+        if request.phase in discriminant.PHASES:
+            updates = np.array(
+                [
+                    discriminant.client_answer(
+                        request.phase, *self.images(client), frame, request.width
+                    )
+                    for client in ids
+                ]
+            )
+            chosen = np.zeros(len(ids), dtype=int)
+        elif request.phase != "train":
+            embeddings = np.array([self.embedding(client, frame) for client in ids])
             updates, chosen = client_answers(request.phase, embeddings, prototypes)
         else:
-            chosen = np.array([self.choose(request, k, models, prototypes) for k in ids])
+            chosen = np.array([self.choose(request, k, models, prototypes, frame) for k in ids])
             chosen = moved(request, ids, chosen, self.seed)
             updates = np.array(
                 [self.update(k, models[c]) for k, c in zip(ids, chosen, strict=True)]
@@ -130,6 +155,7 @@ class Problem:
         client: int,
         models: list[wire.Model],
         prototypes: np.ndarray | None,
+        frame: Frame | None,
     ) -> int:
         """Cluster of a client; the loss is the distance to its target."""
         if request.assignment == "single":
@@ -138,7 +164,7 @@ class Problem:
             return int(self.groups[client])
         if request.assignment == "prototype":
             assert prototypes is not None
-            return int(nearest_prototype(self.embedding(client)[None], prototypes)[0])
+            return int(nearest_prototype(self.embedding(client, frame)[None], prototypes)[0])
         distances = np.linalg.norm(wire.flatten(models) - self.targets[client], axis=1)
         return int(np.argmin(distances))
 
@@ -197,6 +223,7 @@ def make_strategy(
         prototype_rounds=2,
         sketch_array="b",
         server_points=SERVER_POINTS,
+        classes=2,
         **common,
     )
 

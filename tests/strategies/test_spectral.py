@@ -160,6 +160,7 @@ def test_phases() -> None:
         "secure-kmeans": ["mean", "lloyd", "lloyd"],
         "spectral": ["moments", "lloyd", "lloyd"],
         "server-points": ["moments", "histogram", "lloyd"],
+        "discriminant": ["classes", "scatter", "lloyd"],
     }
 
 
