@@ -5,8 +5,8 @@
 Start it once for each core; it does what is not done yet, in the order of ``PARTS``, and writes
 ``table1.csv`` and ``curves.csv`` with all that is there. Settings come from ``tuning.csv``.
 ``pina-discriminant`` is PINA with that initialisation (and the settings of ``pina``, as has
-``feddp-kmeans``). ``fedprox-0`` and ``fednova`` equal ``fedavg`` here (mu = 0; equal local steps), which the tests
-prove and one seed shows.
+``feddp-kmeans``). ``fedprox-0`` and ``fednova`` equal ``fedavg`` here (mu = 0; equal local steps),
+which the tests prove and one seed shows.
 """
 
 import csv
