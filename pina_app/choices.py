@@ -15,7 +15,7 @@ from pina_app.model import create_backbone
 from pina_app.tails import create_tail
 from strategies.aggregation import not_coded
 from strategies.clustering.initialisation import DEFAULT_ROUNDS, DEFAULT_SHARES, FIRST_PHASES
-from strategies.privacy.plan import PrivacyPlan, Stage, plan_privacy
+from strategies.privacy.plan import LARGE_CROWD_SHARE, PrivacyPlan, Stage, plan_privacy
 from strategies.rule import Choice, choose_init, choose_release
 
 CLASSES = 10
@@ -29,7 +29,9 @@ def privacy_plan(config: PinaConfig, init: str) -> PrivacyPlan:
     """
     initialised = init in FIRST_PHASES
     releases = (config.init_rounds or DEFAULT_ROUNDS[init]) if initialised else 0
-    share = DEFAULT_SHARES.get(init) if config.init_share is None else config.init_share
+    share = config.init_share or DEFAULT_SHARES.get(init)
+    if share is None and config.init == "auto":
+        share = LARGE_CROWD_SHARE
     return plan_privacy(
         clients=config.clients,
         sampling=config.q,

@@ -5,8 +5,9 @@ on their size. The constants come from METHODS 6.4 and 6.2, epsilon 2 and 8, two
 CIFAR-10 clients:
 
 * ``secure-kmeans`` at z = 10.58 works from about 2,000 clients in a sum on (2,000 / 10.58 = 189)
-  and fails at 1,000 (95), where z = 4.7 works again (213): ``CLIENTS_A_NOISE`` = 200. Below,
-  ``spectral`` makes do with two releases.
+  and fails at 1,000 (95), where z = 4.7 works again (213): ``CLIENTS_A_NOISE`` = 200, at the share
+  of epsilon that large crowds need (``LARGE_CROWD_SHARE``): more would be missing in training.
+  Below, ``spectral`` makes do with two releases.
 * The noise of a training release on the mean of the cohort has the norm z sqrt(C D) / N in units
   of the clipping threshold. ``coded`` pays with real cohorts of 1,000 to 3,000 clients (q = 1, 20
   rounds, a head of 3,850 numbers: .9 to .3 at epsilon 2, a quarter of that at 8), ``slots`` is as
@@ -38,7 +39,7 @@ def choose_init(clients: float, noise_multiplier: float) -> Choice:
     clients : float
         N: the crowd whose noise is added to one release, the simulated cohort or the expected one.
     noise_multiplier : float
-        z >= 0 of a release of ``secure-kmeans``, calibrated at the default share of epsilon.
+        z >= 0 of a release of ``secure-kmeans``, calibrated at ``LARGE_CROWD_SHARE``.
     """
     crowd = math.inf if noise_multiplier == 0 else clients / noise_multiplier
     good = crowd >= CLIENTS_A_NOISE

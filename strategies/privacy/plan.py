@@ -80,6 +80,10 @@ def default_delta(clients: int) -> float:
     return float(clients**-1.1) if clients > 1 else 0.5
 
 
+LARGE_CROWD_SHARE = 0.37
+"""Share of epsilon that finds clusters if the crowd is large (METHODS 6.2: z = 10.58 at 2)."""
+
+
 def default_init_share(cohort: float) -> float:
     """Share of epsilon that the initialisation may spend alone, by the clients in its sum.
 
@@ -87,7 +91,7 @@ def default_init_share(cohort: float) -> float:
     with most of the budget (.8 up to 1,000). Linear in the logarithm in between.
     """
     position = math.log(max(cohort, 1.0) / 1000) / math.log(5)
-    return 0.8 - 0.43 * min(1.0, max(0.0, position))
+    return 0.8 - (0.8 - LARGE_CROWD_SHARE) * min(1.0, max(0.0, position))
 
 
 def plan_privacy(
