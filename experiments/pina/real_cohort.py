@@ -4,7 +4,7 @@
 
 A linear head on all 384 publicly whitened features, one local epoch, q = 1. PINA has what the rule
 chooses (``strategies.rule``: coded, and secure-kmeans at epsilon 8 or spectral at 2), at 8 also
-spectral; its prototypes stay fixed. The oracle has the same release, and slots for comparison. Writes
+spectral; its prototypes stay fixed. The oracle has the same release, and slots to compare. Writes
 ``real_cohort.csv``. Settings are those found in a prototype on other splits of the same training
 images (never on test images); they were not tuned again.
 """
