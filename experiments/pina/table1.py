@@ -1,6 +1,7 @@
 """Table 1 and Figure 3: every method on every data set, by seed, from real data.
 
     python experiments/pina/table1.py --data DIR --work WORK [--datasets cifar10 ...] [--part N ...]
+        [--seeds 0 ...]
 
 Start it once for each core; it does what is not done yet, in the order of ``PARTS``, and writes
 ``table1.csv`` and ``curves.csv`` with all that is there. Settings come from ``tuning.csv``.
@@ -61,10 +62,15 @@ def runs_of(dataset: str, parts: Iterable[int]) -> list[tuple[str, Run]]:
 
 def main() -> None:
     """Run, and write both files."""
-    chosen = options(__doc__, part={"nargs": "+", "type": int, "default": list(PARTS)})
+    chosen = options(
+        __doc__,
+        part={"nargs": "+", "type": int, "default": list(PARTS)},
+        seeds={"nargs": "+", "type": int, "default": [0, 1, 2, 3, 4]},
+    )
     for part in chosen.part:
         for dataset in chosen.datasets:
-            execute([run for _, run in runs_of(dataset, [part])], chosen.data, chosen.work)
+            wanted = [run for _, run in runs_of(dataset, [part]) if run.seed in chosen.seeds]
+            execute(wanted, chosen.data, chosen.work)
     rows, curves = [], []
     for dataset in chosen.datasets:
         for name, run in runs_of(dataset, PARTS):
