@@ -50,13 +50,13 @@ def test_a_real_cohort() -> None:
 
 
 def test_the_rule_leaves_epsilon_for_training() -> None:
-    """At epsilon 8 secure-kmeans is affordable for 1,000 clients: for .37 of it, not for .8."""
-    config = dataclasses.replace(REAL, epsilon=8.0)
+    """At epsilon 8 secure-kmeans is affordable for 2,000 clients: for .37 of it, not for .6."""
+    config = dataclasses.replace(REAL, clients=2000, epsilon=8.0)
     assert choices.initialisation(config).value == "secure-kmeans"
     plan, fedavg = (method_plan(config, method).train for method in ("pina", "fedavg"))
     assert plan.noise_multiplier < 1.15 * fedavg.noise_multiplier
     forced = method_plan(dataclasses.replace(config, init="secure-kmeans"), "pina")
-    assert forced.train.noise_multiplier > 1.5 * fedavg.noise_multiplier
+    assert forced.train.noise_multiplier > 1.2 * fedavg.noise_multiplier
 
 
 def test_many_real_clients_need_neither() -> None:
