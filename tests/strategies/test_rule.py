@@ -9,11 +9,11 @@ from strategies.rule import choose_init, choose_release
     ("clients", "noise", "expected"),
     [
         (10_000, 10.58, "secure-kmeans"),  # the simulated cohort
-        (3_000, 10.58, "secure-kmeans"),
+        (5_000, 10.58, "secure-kmeans"),
         (1_000, 10.58, "spectral"),  # ARI mostly 0
-        (1_000, 4.7, "secure-kmeans"),  # .87-.92, most of the budget
-        (1_000, 5.0, "secure-kmeans"),  # 200 exactly
-        (999, 5.0, "spectral"),
+        (1_000, 3.22, "spectral"),  # epsilon 8: it works, and spectral is a little better
+        (2_000, 5.0, "secure-kmeans"),  # 400 exactly
+        (1_999, 5.0, "spectral"),
         (3, 0.0, "secure-kmeans"),  # no noise
     ],
 )
