@@ -22,6 +22,20 @@ from strategies.release import RELEASES
 
 APP = "pina_app"
 PATH_KEYS = ("dataset", "public-data", "weights")
+PLANNED = (
+    "epsilon",
+    "clients",
+    "rounds",
+    "init_rounds",
+    "max_participations",
+    "clusters",
+    "q",
+    "init_q",
+    "init_share",
+    "noise_multiplier",
+    "init_noise_multiplier",
+    "clip",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,15 +52,10 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser("plan", help="noise and epsilon of a run, without running it")
     plan.add_argument("--preset", default="none", help="settings to start from")
-    plan.add_argument("--epsilon", type=float)
-    plan.add_argument("--delta", type=float, help="default: clients^-1.1")
-    for field in ("clients", "rounds", "init_rounds", "max_participations", "clusters"):
-        plan.add_argument(f"--{key_of(field)}", type=int)
-    for field in ("q", "init_q", "init_share", "noise_multiplier", "init_noise_multiplier", "clip"):
-        plan.add_argument(f"--{key_of(field)}", type=float)
-    plan.add_argument(
-        "--noise-cohort-size", type=int, help="simulated cohort (default: the real one)"
-    )
+    plan.add_argument("--delta", help="default: none (clients^-1.1)")
+    for field in PLANNED:
+        plan.add_argument(f"--{key_of(field)}")
+    plan.add_argument("--noise-cohort-size", help="simulated cohort (default: none, the real one)")
     plan.add_argument("--epsilon-for", choices=("outside", "server"))
     plan.add_argument("--init", choices=("auto", *INITS))
     plan.add_argument("--release", choices=("auto", *RELEASES))
@@ -106,8 +115,8 @@ def _plan(options: argparse.Namespace) -> int:
     )
     values.setdefault("noise-cohort-size", "none")
     given = {key_of(key): value for key, value in vars(options).items() if value is not None}
-    known = PinaConfig().to_run_config().keys()
-    values.update({key: value for key, value in given.items() if key in known and key != "preset"})
+    known = PinaConfig().to_run_config().keys() - {"preset"}
+    values |= parse_settings([f"{key}={given[key]}" for key in given if key in known])
     config = from_run_config(values)
     for method in config.method_list:
         _say(preflight.describe(config, method, method_plan(config, method)))

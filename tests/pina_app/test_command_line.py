@@ -391,6 +391,15 @@ def test_plan_for_the_server(outside: Path, capsys: pytest.CaptureFixture[str]) 
     assert list(outside.iterdir()) == []
 
 
+def test_plan_takes_none_as_a_run_does(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The real cohort instead of a preset's simulated one; epsilon only reported."""
+    arguments = ["--noise-cohort-size", "none", "--epsilon", "none", "--noise-multiplier", "1.5"]
+    assert main(["plan", "--preset", "demo", "--init", "random", *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "z = 1.5; noise on the mean of 25 clients" in text
+    assert "simulated cohort" not in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -401,6 +410,8 @@ def test_plan_for_the_server(outside: Path, capsys: pytest.CaptureFixture[str]) 
         (["--rounds", "0"], "rounds = 0: must be >= 1"),
         (["--clip", "-1"], "clip = -1.0: must be > 0"),
         (["--noise-cohort-size", "0"], "noise-cohort-size = 0: must be >= 1"),
+        (["--clients", "many"], "clients = 'many': must be of type int"),
+        (["--epsilon", "none"], "epsilon = 'none': a private run needs epsilon or noise-mul"),
     ],
 )
 def test_a_bad_plan(refused: Run, arguments: list[str], message: str) -> None:
