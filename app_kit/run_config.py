@@ -81,12 +81,14 @@ def _parsed(text: str) -> Scalar:
 
 
 def _typed(key: str, value: Scalar, hint: Any) -> Scalar | None:
-    """The value as the field's type: integers may stand for floats, "none" for absence."""
+    """The value as the field's type: numbers may stand for wider types, "none" for absence."""
     accepted = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value == "none" and type(None) in accepted:
         return None
     if float in accepted and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
+    if accepted == (str,) and type(value) in (int, float):
+        value = str(value)  # a list of one number, such as rotations=0
     if type(value) not in accepted:
         names = " or ".join("'none'" if a is type(None) else a.__name__ for a in accepted)
         raise ValueError(f"{key} = {value!r}: must be of type {names}")

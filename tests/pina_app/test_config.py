@@ -20,6 +20,12 @@ def test_defaults_from_an_empty_run_config() -> None:
     assert from_run_config({}) == from_run_config({"app": "pina"}) == PinaConfig()
 
 
+def test_a_list_of_one_number_needs_no_quotes() -> None:
+    """``rotations=0`` on a command line is a number to TOML."""
+    config = from_run_config({"rotations": 0, "rotation-shares": 1.5, "clusters": 1})
+    assert (config.rotation_list, config.share_list) == ([0], [1.5])
+
+
 # (key, value, what the message must say is allowed)
 OUT_OF_RANGE: list[tuple[str, Scalar, str]] = [
     ("epsilon", 0.0, "> 0 or 'none'"),
@@ -135,8 +141,7 @@ WRONG_TYPES: list[tuple[str, Any, str]] = [
     ("seed", 0.0, "int or 'none'"),
     ("private", 1, "bool"),
     ("private", "true", "bool"),
-    ("dataset", 3, "str"),
-    ("rotations", 0, "str"),
+    ("dataset", True, "str"),
     ("rounds", "none", "int"),
     ("clip", "none", "float"),
 ]
