@@ -85,9 +85,9 @@ def load_federation(config: PinaConfig) -> Federation:
 
 
 def _held_out(config: PinaConfig, client: int, images: int) -> NDArray[np.bool_]:
-    """A random share of a client's images; all copies of an image are on the same side."""
+    """A random share of a client's images but the last; copies are on their image's side."""
     order = stream(config.partition_seed, "held-out", client).permutation(images)
-    return np.asarray(order < round(config.held_out * images))
+    return np.asarray(order < min(round(config.held_out * images), images - 1))
 
 
 def _groups(config: PinaConfig) -> NDArray[np.int64]:
