@@ -22,7 +22,7 @@ from pina_app import client_app, server_app, task
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
 from pina_app.diagnostics import Diagnostics
-from pina_app.methods import create_strategy
+from pina_app.methods import create_strategy, entry_of
 from strategies import run_record
 from strategies.checkpoint import RunDirectory, read_state
 from strategies.clustering.public_statistics import PublicStatistics
@@ -207,7 +207,10 @@ def _keep_scores(
     run: Run, config: PinaConfig, path: Path, statistics: PublicStatistics, classifier: Classifier
 ) -> None:
     """The score of every test image under the last models, for paired intervals."""
-    strategy = create_strategy(config, run.method, statistics, None)
+    by_points = entry_of(config, run.method).init == "server-points"
+    points = task.server_points(config, statistics) if by_points else None
+    classes = task.number_of_classes(config)
+    strategy = create_strategy(config, run.method, statistics, None, points, classes)
     state = read_state(path, run.method)
     assert state is not None
     strategy.load_state(state)

@@ -47,7 +47,7 @@ def runs_of(dataset: str, parts: Iterable[int]) -> list[tuple[str, Run]]:
                 if row.get("epsilon", 2.0) is None and method == "ifca-ldp":
                     continue  # without noise it is IFCA
                 try:
-                    settings = tuned(dataset, method)
+                    settings = tuned(dataset, "fedavg-momentum" if "momentum" in row else method)
                 except ValueError as error:
                     print(error)
                     continue

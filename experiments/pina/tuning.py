@@ -16,8 +16,10 @@ from runs import HERE, Run, execute, options
 
 GRID = ((0.01, 0.3), (0.01, 1.0), (0.03, 1.0))
 """(learning rate, clipping threshold S)."""
+MOMENTUM = 0.9
 METHODS = (
     "fedavg",
+    "fedavg-momentum",
     "oracle",
     "pina",
     "control",
@@ -33,13 +35,17 @@ FILE = HERE / "tuning.csv"
 
 
 def tuning_run(dataset: str, method: str, learning_rate: float, clip: float) -> Run:
-    """A run on the images set aside."""
+    """A run on the images set aside; ``fedavg-momentum`` is FedAvg with server momentum."""
     settings = (("learning_rate", learning_rate), ("clip", clip))
-    return Run(dataset, method, SEED, settings=settings, part="_tuning")
+    name, momentum, _ = method.partition("-momentum")
+    value = MOMENTUM if momentum else 0.0
+    return Run(dataset, name, SEED, momentum=value, settings=settings, part="_tuning")
 
 
 def tuned(dataset: str, method: str) -> tuple[tuple[str, Any], ...]:
     """The chosen settings; methods that equal FedAvg here take FedAvg's, other starts PINA's.
+
+    With momentum all methods take those of ``fedavg-momentum``.
 
     Raises
     ------
@@ -67,7 +73,8 @@ def main() -> None:
             time.sleep(5)
             results = execute(runs, chosen.data, chosen.work)
         for result in results:
-            found[result["method"]].append({**result, **dict(result["settings"])})
+            name = result["method"] + ("-momentum" if result["momentum"] else "")
+            found[name].append({**result, **dict(result["settings"]), "method": name})
         for own in found.values():
             best = max(own, key=lambda result: result["accuracy"])
             rows += [{**result, "chosen": result is best} for result in own]
