@@ -55,11 +55,13 @@ def initialisation(config: PinaConfig) -> Choice:
     """The initialisation, and the rule's reason (empty if it is configured)."""
     if config.init != "auto":
         return Choice(config.init, "")
+    public = config.public_data != "none"
     if not config.private:
-        return Choice("secure-kmeans", "no noise")
+        return choose_init(config.clients, 0.0, config.clusters, public=public)
     plan = privacy_plan(config, "secure-kmeans")
     assert plan.init is not None
-    return choose_init(_crowd(plan, plan.init), plan.init.noise_multiplier)
+    noise = plan.init.noise_multiplier
+    return choose_init(_crowd(plan, plan.init), noise, config.clusters, public=public)
 
 
 @lru_cache(maxsize=16)

@@ -117,6 +117,8 @@ class Run:
             "weights": str(data / "dinov2_vits14_fp16.safetensors"),
             "cache_dir": str(work / "cache"),
             "methods": self.method,
+            # What the rule chooses is what real cohorts are about.
+            "init": "auto" if self.noise_cohort is None else "secure-kmeans",
             "epsilon": self.epsilon,
             "private": self.epsilon is not None,
             "noise_cohort_size": self.noise_cohort,

@@ -17,14 +17,15 @@ REAL = PinaConfig(clients=1000, q=1.0, rounds=20, noise_cohort_size=None)
 
 @pytest.mark.parametrize("preset", sorted(file.stem for file in PRESETS.glob("*.toml")))
 def test_simulated_cohorts_keep_the_default_method(preset: str) -> None:
-    """No preset changes: 7 releases of secure-kmeans, slots, 10 rounds of prototypes."""
+    """Secure-kmeans for two clusters, discriminant for four; slots, 10 rounds of prototypes."""
     config = from_run_config({"preset": preset})
-    assert choices.initialisation(config).value == "secure-kmeans"
+    two = config.clusters == 2
+    assert choices.initialisation(config).value == ("secure-kmeans" if two else "discriminant")
     assert choices.release(config).value == "slots"
     assert choices.prototype_rounds(config) == 10
     plan = method_plan(config, "pina")
     assert plan.init is not None
-    assert plan.init.releases == 7
+    assert plan.init.releases == (7 if two else 5)
 
 
 def test_a_real_cohort() -> None:

@@ -23,6 +23,13 @@ def test_init(clients: float, noise: float, expected: str) -> None:
     assert ("at least" in choice.reason) == (expected == "secure-kmeans")
 
 
+def test_more_than_two_clusters() -> None:
+    """Discriminant, but for small crowds and without public statistics."""
+    assert choose_init(10_000, 10.58, 4).value == "discriminant"
+    assert choose_init(1_000, 10.58, 4).value == "spectral"
+    assert choose_init(10_000, 10.58, 4, public=False).value == "secure-kmeans"
+
+
 @pytest.mark.parametrize(
     ("clients", "noise", "clusters", "expected"),
     [
