@@ -171,6 +171,7 @@ def test_strategies(method: str, kind: type, clusters: int, tmp_path: Path) -> N
     config = PinaConfig(
         clusters=3,
         rotations="0,90,180",
+        init="secure-kmeans",
         clip=0.7,
         images_per_client=7,
         rescale="count" if method == "rr-cluster" else "normality",

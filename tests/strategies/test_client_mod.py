@@ -38,7 +38,11 @@ from tests.contract.conftest import (
 )
 from tests.strategies.plain_apps import client_of, plain_app, record
 
-OFFERED = [kind for kind in KINDS if kind not in ("oracle", "oracle-coded", "pina-sketch")]
+OFFERED = [
+    kind
+    for kind in KINDS
+    if kind not in ("oracle", "oracle-coded", "pina-sketch", "pina-discriminant")
+]
 
 
 def our_app(problem: Problem, **options: Any) -> ClientApp:
@@ -71,6 +75,15 @@ def test_a_plain_client_does_what_a_hand_written_one_does(kind: str, private: bo
     found, _ = run(make_strategy(kind, plan), problem, grid_of(our_app(problem)))
     np.testing.assert_allclose(found, expected, atol=2e-6)
     assert np.abs(found - wire.flatten(start_models(len(found)))).max() > 0.1
+
+
+def test_a_plain_client_refuses_what_needs_single_images() -> None:
+    """Before anything is trained, with what to use instead."""
+    problem = Problem()
+    strategy = make_strategy("pina-discriminant", make_plan("pina-discriminant"))
+    with pytest.raises(RuntimeError, match=r"features and labels of single images.*use init"):
+        run(strategy, problem, grid_of(our_app(problem)))
+    assert not strategy.ledger.releases
 
 
 def test_the_train_function_is_called_once_with_the_chosen_model_and_the_users_config() -> None:

@@ -197,7 +197,7 @@ def test_query_and_answer_of_a_client_round_trip() -> None:
     """What is needed beside the public arrays; a problem of the code."""
     public = wire.public_content({"mean": np.ones(2, np.float32)})
     content = sent(wire.add_needs(public, wire.needs_content(loss=True)))
-    assert wire.read_needs(content) == {"loss": True, "embedding": False}
+    assert wire.read_needs(content) == {"loss": True, "embedding": False, "images": False}
     assert wire.read_needs(sent(public)) == {}
     state = RecordDict()
     wire.keep_public(state, content)
