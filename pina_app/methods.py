@@ -12,7 +12,6 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from app_kit.sources import open_source
 from pina_app import choices
 from pina_app.config import PinaConfig
 from pina_app.method_table import Method, method_of
@@ -86,12 +85,12 @@ def _knows_clusters(entry: Method) -> bool:
 
 
 def _typical_steps(config: PinaConfig) -> int:
-    """Local steps of a client with the usual number of images, which is public."""
-    images = config.images_per_client
-    if not images and config.simulation:
-        source = open_source(config.dataset, config.partition_seed)
-        images = round(len(source.train_labels) / config.clients)
-    return config.local_steps(max(1, images))
+    """Local steps of a client with the configured number of images, or with one batch of them.
+
+    FedNova's scale is public: it must not come from the clients' data.
+    """
+    images = config.images_per_client * max(1, config.augmented_copies)
+    return config.local_steps(images or config.batch_size)
 
 
 def create_strategy(
