@@ -291,6 +291,25 @@ class PinaConfig:
                 "many images a typical device has",
             ),
             (
+                self.release == "coded" and self.init in ("lora-sketch", "random"),
+                f"init = {self.init!r}: release = 'coded' needs clusters that are known before "
+                "training; use an initialisation by secure sums, or release = 'slots'",
+            ),
+            (
+                self.init == "discriminant" and self.public_data == "none",
+                "public-data = 'none': init = 'discriminant' needs public images, in whose units "
+                "it clips",
+            ),
+            (
+                self.init == "discriminant" and self.clusters > self.embedding_size,
+                f"clusters = {self.clusters}: init = 'discriminant' needs embedding-size >= C, not "
+                f"{self.embedding_size}",
+            ),
+            (
+                "rr-cluster" in self.method_list and self.rescale != "count",
+                f"rescale = {self.rescale!r}: method rr-cluster needs the counts of 'count'",
+            ),
+            (
                 self.release == "coded" and bool(excluded),
                 f"{excluded} with release = 'coded'; use release = 'slots'",
             ),

@@ -50,7 +50,7 @@ class Method:
 
 
 # A single model has no small cluster to protect from noise: to skip its rounds only loses signal
-# (measured with the noise of a real cohort: half of the rounds, and 1 to 3 points).
+# (with the noise of a real cohort a third to a half of the rounds, and .7 to 2.2 points).
 _ONE = Method(clusters="one", assignment="single", rescale="none", skip="none")
 _PRINTED = Method(rescale="normality", skip="none")
 

@@ -1,7 +1,7 @@
 """Which initialisation and which release, by the noise that a run has to add.
 
 A simulated cohort of 10,000 hides the cost of the noise; with real cohorts the best method depends
-on their size. The constants come from METHODS 6.4 and 6.2, epsilon 2 and 8, two clusters of
+on their size. The constants were measured at epsilon 2 and 8 with two clusters of
 CIFAR-10 clients:
 
 * ``secure-kmeans`` at z = 10.58 works from about 2,000 clients in a sum on (2,000 / 10.58 = 189)

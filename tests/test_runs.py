@@ -20,6 +20,7 @@ from pina_app import digits_vit, results, task
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig, from_run_config
 from pina_app.method_table import METHODS
+from pina_app.predict import predict
 from strategies import run_record, wire
 from strategies.checkpoint import read_state
 
@@ -163,6 +164,16 @@ def test_every_initialisation_runs_and_resumes(init: str, tmp_path: Path, cache_
     assert set(states[0].files) == set(states[1].files)
     for key in states[0].files:
         np.testing.assert_array_equal(states[0][key], states[1][key])
+    images = tmp_path / "new.npz"
+    x = np.random.default_rng(0).integers(0, 256, (5, 8, 8), dtype=np.uint8)
+    np.savez(images, x=x, y=np.arange(5))
+    assert "cluster " in predict(killed, images, "pina", None)
+    np.savez(images, x=x)
+    if init == "discriminant":  # whose embedding takes the labels
+        with pytest.raises(ValueError, match="add labels"):
+            predict(killed, images, "pina", None)
+    else:
+        assert "cluster " in predict(killed, images, "pina", None)
 
 
 def test_held_out_images_test_their_own_client(tmp_path: Path, cache_dir: Path) -> None:

@@ -32,11 +32,11 @@ DEFAULT_ROUNDS = {
     "discriminant": 5,
     "lora-sketch": 7,
 }
-"""Releases (G, or T_in) where none are given: METHODS 6.2 and 6.4; one Lloyd step is enough where
+"""Releases (G, or T_in) where none are given; one Lloyd step is enough where
 the first releases know the directions."""
 DEFAULT_SHARES = {"spectral": 0.25, "server-points": 0.25}
 """Share of epsilon for the initialisation where ``default_init_share`` of the cohort, made for
-``secure-kmeans``, is not what METHODS 6.4 used: z = 8 for both releases at epsilon 2."""
+``secure-kmeans``, is too much: .25 gives both releases z = 8 at epsilon 2 and K = 1,000."""
 
 
 def phase_of(init: str, round_number: int) -> str:

@@ -128,6 +128,22 @@ def test_server_points_reach_the_strategy() -> None:
             {"init": "server-points", "simulation": False, "seed": "none"},
             "images-per-client = 0: init = 'server-points' (feddp-kmeans) needs",
         ),
+        (
+            {"init": "random", "release": "coded"},
+            "init = 'random': release = 'coded' needs clusters that are known before training",
+        ),
+        (
+            {"init": "discriminant", "public-data": "none"},
+            "public-data = 'none': init = 'discriminant' needs public images",
+        ),
+        (
+            {"init": "discriminant", "clusters": 9, "embedding-size": 8},
+            "clusters = 9: init = 'discriminant' needs embedding-size >= C, not 8",
+        ),
+        (
+            {"methods": "rr-cluster", "rescale": "none"},
+            "rescale = 'none': method rr-cluster needs the counts of 'count'",
+        ),
     ],
 )
 def test_refused_combinations(settings: dict[str, str | float | bool], message: str) -> None:
