@@ -12,7 +12,8 @@ symmetric L gives a valid bound, of eigenvalues and of signs,
 
     <G, X> >= min over spectral set of <G + L, X>  -  max over box of <L, X>
 
-so that nothing rests on convergence. The paper has no certificate.
+so that nothing rests on convergence. Then inequalities of ``partition_cuts`` are added to G with
+multipliers of their own. The paper has no certificate.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.wireless.annealing import Clock
+from strategies.wireless.partition_cuts import PartitionCuts
 from strategies.wireless.problem import FloatArray, IntArray
 
 CHECK_EVERY = 50
 LEAST_GAIN = 1e-5
+SEPARATE_EVERY = 5
+PATIENCE = 40
 PENALTY = 0.5
 ROUNDING = 1e-11
 
@@ -75,15 +79,24 @@ class ProjectionBound:
 
     def improve(self, target: float, clock: Clock, deadline: float) -> float:
         """The best bound found until ``target``, ``deadline`` or no more progress."""
-        while self.value < target and clock() < deadline:
+        gram, cuts = self.gram, PartitionCuts(self.devices)
+        steps = stalled = 0
+        with_cuts = False
+        while self.value < target and clock() < deadline and stalled < PATIENCE:
             before = self.value
             for _ in range(CHECK_EVERY):
+                if with_cuts:
+                    if steps % SEPARATE_EVERY == 0:
+                        cuts.add_violated(self.boxed)
+                    self.gram = gram + cuts.ascend(self.boxed, self.penalty)
                 self.step()
+                steps += 1
                 if clock() >= deadline:
                     break
             self.value = max(self.value, self.bound())
-            if before > 0 and self.value < (1 + LEAST_GAIN) * before:
-                break
+            gained = before <= 0 or self.value >= (1 + LEAST_GAIN) * before
+            stalled = 0 if gained or not with_cuts else stalled + 1
+            with_cuts |= not gained
         return self.value
 
 
