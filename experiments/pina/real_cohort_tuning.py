@@ -4,7 +4,8 @@
 
 A linear head, full batches, one local step, q = 1: a round is one matrix product, so that a grid of
 whitening, learning rate and clipping threshold takes seconds. The noise is that of the real cohort
-of 1,000 scaled to the 800 clients here. Prints the validation accuracy of every setting.
+scaled to the 800 clients here. Prints the validation accuracy of every
+setting.
 """
 
 import dataclasses
@@ -45,7 +46,7 @@ def main() -> None:
     """Print a line for each setting and epsilon."""
     chosen = options(__doc__)
     torch.set_num_threads(1)
-    run = dataclasses.replace(contestants(8.0, 100)["fedavg"], part="_tuning")
+    run = dataclasses.replace(contestants("equal", 8.0, 100)["fedavg"], part="_tuning")
     config = run.config(chosen.data, chosen.work)
     federation, samples = task.simulated_federation(config)
     model = task.frozen_model(config)
@@ -60,8 +61,9 @@ def main() -> None:
     ]
     labels = torch.from_numpy(federation.labels).view(config.clients, -1)
     targets = torch.from_numpy(federation.test_labels)
-    for epsilon, settings in SETTINGS.items():
-        real = contestants(epsilon, 0)["fedavg"].config(chosen.data, chosen.work)
+    for (clients, epsilon), settings in SETTINGS.items():
+        case = "equal" if clients == 1000 else "5,000 clients"
+        real = contestants(case, epsilon, 0)["fedavg"].config(chosen.data, chosen.work)
         noise = method_plan(real, "fedavg").train.noise_multiplier * config.clients / real.clients
         for damping, rate, clip in itertools.product(*GRID):
             own = statistics[damping]
@@ -78,7 +80,7 @@ def main() -> None:
                     ((white(t) @ weights.T).argmax(1) == targets).float().mean() for t in tests
                 ]
             print(
-                f"epsilon {epsilon:g}, damping {damping:g}, rate {rate:g}, S {clip:g}: "
+                f"{clients} clients, epsilon {epsilon:g}, damping {damping:g}, rate {rate:g}, S {clip:g}: "
                 f"{float(np.mean(scores)):.4f}",
                 flush=True,
             )

@@ -73,6 +73,7 @@ PUBLIC = {
     "natural": "public_natural_2000.npz",
     "none": "none",
 }
+ALL = "cifar10_jpegbytes.npz"
 OUT_OF_DOMAIN = {"cifar10": "fashion_mnist", "fashion_mnist": "cifar10", "writers": "cifar10"}
 
 
@@ -81,7 +82,7 @@ class Run:
     """What distinguishes a run.
 
     ``settings`` are fields of ``PinaConfig`` beyond the usual ones, ``part`` is "_tuning" for the
-    images set aside, and ``drop_out`` the probability with which a node fails in a round.
+    images set aside and "_all" for all training images, and ``drop_out`` the probability with which a node fails in a round.
     """
 
     dataset: str
@@ -111,8 +112,9 @@ class Run:
         values = {**COMMON, **DATASETS[self.dataset]}
         if self.part == "_tuning":
             values["clients"] = 100 if self.dataset == "writers" else 800
+        split = work / f"{self.dataset}{self.part}.npz"
         values |= {
-            "dataset": str(work / f"{self.dataset}{self.part}.npz"),
+            "dataset": str(data / ALL if self.part == "_all" else split),
             "public_data": self._public(data, work),
             "weights": str(data / "dinov2_vits14_fp16.safetensors"),
             "cache_dir": str(work / "cache"),
