@@ -4,8 +4,7 @@
 
 A linear head, full batches, one local step, q = 1: a round is one matrix product, so that a grid of
 whitening, learning rate and clipping threshold takes seconds. The noise is that of the real cohort
-scaled to the 800 clients here. Prints the validation accuracy of every
-setting.
+scaled to the 800 clients here. Prints the validation accuracy of every setting.
 """
 
 import dataclasses
@@ -80,8 +79,8 @@ def main() -> None:
                     ((white(t) @ weights.T).argmax(1) == targets).float().mean() for t in tests
                 ]
             print(
-                f"{clients} clients, epsilon {epsilon:g}, damping {damping:g}, rate {rate:g}, S {clip:g}: "
-                f"{float(np.mean(scores)):.4f}",
+                f"{clients} clients, epsilon {epsilon:g}, damping {damping:g}, rate {rate:g}, "
+                f"S {clip:g}: {float(np.mean(scores)):.4f}",
                 flush=True,
             )
 

@@ -82,7 +82,8 @@ class Run:
     """What distinguishes a run.
 
     ``settings`` are fields of ``PinaConfig`` beyond the usual ones, ``part`` is "_tuning" for the
-    images set aside and "_all" for all training images, and ``drop_out`` the probability with which a node fails in a round.
+    images set aside and "_all" for all training images, and ``drop_out`` the probability with which
+    a node fails in a round.
     """
 
     dataset: str
