@@ -81,24 +81,12 @@ def release(config: PinaConfig) -> Choice:
     return choose_release(_crowd(plan, plan.train), noise, config.clusters, update_size(config))
 
 
-def prototype_rounds(config: PinaConfig) -> int:
-    """Training rounds by prototype: all, where the rule found the noise too loud for losses.
-
-    Through noise that calls for ``spectral`` or ``coded`` no loss tells the clusters apart.
-    """
-    chosen = initialisation(config), release(config)
-    loud = any(choice.reason and choice.value in ("spectral", "coded") for choice in chosen)
-    return config.rounds if loud else config.prototype_rounds
-
-
 def explain(config: PinaConfig) -> str:
     """One line on what is used and why."""
     parts = []
     for key, choice in (("init", initialisation(config)), ("release", release(config))):
         reason = f" (auto: {choice.reason})" if choice.reason else ""
         parts.append(f"{key} = {choice.value}{reason}")
-    if prototype_rounds(config) != config.prototype_rounds:
-        parts.append("prototypes decide in all rounds")
     return "; ".join(parts)
 
 

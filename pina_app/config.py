@@ -66,8 +66,7 @@ class PinaConfig:
     init_rounds: int = 0
     init_q: float = 1.0
     embedding_size: int = 64
-    prototype_rounds: int = 10
-    hysteresis: float = 0.3
+    prototype_weight: float = 1.0
     rounds: int = 40
     q: float = 0.5
     epochs: int = 10
@@ -120,7 +119,6 @@ class PinaConfig:
             "augmented_copies",
             "test_images",
             "image_size",
-            "prototype_rounds",
             "equal_norm_rounds",
         )
         above_zero = (
@@ -173,7 +171,7 @@ class PinaConfig:
             ("q", "in (0, 1]", 0 < self.q <= 1),
             ("init_q", "in (0, 1]", 0 < self.init_q <= 1),
             ("held_out", "in [0, 1)", 0 <= self.held_out < 1),
-            ("hysteresis", ">= 0", self.hysteresis >= 0),
+            ("prototype_weight", ">= 0", self.prototype_weight >= 0),
             ("proximal_mu", ">= 0", self.proximal_mu >= 0),
             ("smallest_share", "in [0, 1]", 0 <= self.smallest_share <= 1),
             ("server_momentum", "in [0, 1)", 0 <= self.server_momentum < 1),

@@ -18,7 +18,7 @@ from pina_app.sketches import sketches
 from pina_app.task import ClientData
 from pina_app.training import LocalTraining, train_clients
 from strategies import wire
-from strategies.assignment import lowest_loss, nearest_prototype
+from strategies.assignment import lowest_loss, squared_distances
 from strategies.clustering import discriminant
 from strategies.clustering.discriminant import Frame
 from strategies.clustering.initialisation import client_answers
@@ -152,13 +152,11 @@ def assign(
     if policy == "oracle":
         return np.array([client.group for client in data])
     samples = [client.samples for client in data]
-    favoured = None
+    distances = None
     if prototypes is not None:
-        favoured = nearest_prototype(embeddings(classifier, clients, frame), prototypes)
-        if policy == "prototype":
-            return favoured
+        distances = squared_distances(embeddings(classifier, clients, frame), prototypes)
     losses = classifier.client_losses(models, samples, [client.labels for client in data])
-    return lowest_loss(losses, favoured, config.hysteresis)
+    return lowest_loss(losses, distances, config.prototype_weight)
 
 
 def _train(

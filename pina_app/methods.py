@@ -130,7 +130,6 @@ def create_strategy(
         return PINA(
             init=entry.init,
             embedding_size=len(statistics.embedding),
-            prototype_rounds=choices.prototype_rounds(config),
             sketch_array=LORA_B,
             server_points=server_points,
             classes=classes,

@@ -14,7 +14,7 @@ from pina_app.config import from_run_config
 from pina_app.local import embeddings
 from pina_app.task import ClientData, frozen_model
 from strategies import wire
-from strategies.assignment import lowest_loss, nearest_prototype
+from strategies.assignment import lowest_loss, squared_distances
 from strategies.checkpoint import read_state
 from strategies.pina import frame_in
 
@@ -22,7 +22,7 @@ from strategies.pina import frame_in
 def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) -> str:
     """Assign the client that owns the images to a cluster and predict their labels.
 
-    With labels (``y``) the cluster is that of lowest loss with hysteresis, as in training; without
+    With labels (``y``) the cluster is that of lowest loss and distance, as in training; without
     it is the nearest prototype.
 
     Parameters
@@ -63,19 +63,20 @@ def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) 
     if labels is not None and (labels.min() < 0 or labels.max() >= classes):
         raise ValueError(f"{images_path}: labels must be 0 to {classes - 1}")
     prototypes, frame = state.get("prototypes"), frame_in(state)
-    favoured = None
+    distances = None
     if prototypes is not None and (frame is None or labels is not None):
         known = torch.zeros(0) if labels is None else torch.from_numpy(labels)
         own = {0: ClientData(samples, known, -1)}
-        favoured = nearest_prototype(embeddings(classifier, own, frame), prototypes.astype(float))
+        embedding = embeddings(classifier, own, frame)
+        distances = squared_distances(embedding, prototypes.astype(float))
     if len(models) == 1:
         cluster = 0
     elif labels is not None:
         targets = torch.from_numpy(labels)
         losses = np.array([[float(cross_entropy(rows, targets)) for rows in logits]])
-        cluster = int(lowest_loss(losses, favoured, config.hysteresis)[0])
-    elif favoured is not None:
-        cluster = int(favoured[0])
+        cluster = int(lowest_loss(losses, distances, config.prototype_weight)[0])
+    elif distances is not None:
+        cluster = int(distances.argmin())
     else:
         raise ValueError(
             f"{images_path}: without labels (y) a cluster is found by prototypes, and this run "

@@ -71,9 +71,8 @@ class Rounds:
         due = request.round % self.evaluate_every == 0 or strategy.round == strategy.total_rounds
         if trained and not due:
             return UNKNOWN
-        policy = request.assignment if trained else "prototype"
         return self.diagnostics.evaluate(
-            strategy.models, policy, prototypes, strategy.frame(), trained=trained
+            strategy.models, request.assignment, prototypes, strategy.frame(), trained=trained
         )
 
 

@@ -1,7 +1,22 @@
-"""How a client chooses its cluster; runs on the client, and the choice never leaves it alone."""
+"""How a client chooses its cluster; runs on the client, and the choice never leaves it alone.
+
+PINA (Eq. 6) and IFCA choose the model of lowest loss. Where there are prototypes, ours adds what
+the embedding says: with losses as negative log-likelihoods of labels, and embeddings that scatter
+alike in all directions around their prototype, loss + weight |y - c|^2 is the negative
+log-likelihood of both. While models are alike the prototypes decide, later whichever is surer, and
+a client that the initialisation put in the wrong cluster leaves it.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def squared_distances(
+    embeddings: NDArray[np.floating], prototypes: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """(n, C) squared Euclidean distances of embeddings (n, m) to prototypes (C, m)."""
+    lengths = (embeddings**2).sum(axis=1)[:, None] + (prototypes**2).sum(axis=1)
+    return np.asarray(lengths - 2 * embeddings @ prototypes.T, dtype=np.float64)
 
 
 def nearest_prototype(
@@ -14,7 +29,7 @@ def nearest_prototype(
     embeddings : (n, m) array
     prototypes : (C, m) array
     """
-    # |y - c|^2 up to the constant |y|^2.
+    # |y - c|^2 up to the constant |y|^2, without which ties stay ties.
     distances = (prototypes**2).sum(axis=1) - 2 * embeddings @ prototypes.T
     nearest: NDArray[np.intp] = np.argmin(distances, axis=1)
     return nearest
@@ -22,23 +37,21 @@ def nearest_prototype(
 
 def lowest_loss(
     losses: NDArray[np.floating],
-    favoured: NDArray[np.integer] | None = None,
-    hysteresis: float = 0.0,
+    distances: NDArray[np.floating] | None = None,
+    weight: float = 0.0,
 ) -> NDArray[np.intp]:
-    """Cluster with the lowest training loss (PINA Eq. 6, IFCA), with hysteresis.
+    """Cluster with the lowest training loss (PINA Eq. 6, IFCA), or loss and distance.
 
     Parameters
     ----------
     losses : (n, C) array
         Mean loss of each client under each cluster model; NaN counts as worst.
-    favoured : (n,) integer array, optional
-        Cluster of each client's nearest prototype.
-    hysteresis : float
-        The favoured cluster is kept unless another is better by more than this many nats. It
-        stops noisy models from pulling clients out of a good clustering.
+    distances : (n, C) array, optional
+        Squared distance of each client's embedding to each prototype.
+    weight : float
+        Nats that a squared distance of 1 is worth. With n samples a client and embeddings of
+        variance v in each direction theory says 1 / (2 n v).
     """
-    adjusted = np.where(np.isnan(losses), np.inf, losses)
-    if favoured is not None:
-        adjusted = adjusted - hysteresis * (favoured[:, None] == np.arange(losses.shape[1]))
-    chosen: NDArray[np.intp] = np.argmin(adjusted, axis=1)
+    total = losses if distances is None else losses + weight * distances
+    chosen: NDArray[np.intp] = np.argmin(np.where(np.isnan(total), np.inf, total), axis=1)
     return chosen

@@ -20,7 +20,7 @@ from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
 from strategies import plain_client, wire
-from strategies.assignment import lowest_loss, nearest_prototype
+from strategies.assignment import lowest_loss, squared_distances
 from strategies.clustering.initialisation import client_answers, embedding_size
 from strategies.fednova import accumulated_steps
 from strategies.local_noise import local_noise
@@ -45,8 +45,9 @@ class ClientMod:
         Public function of a client's data by which PINA finds clusters before training.
     loss : callable, optional
         By default the app's evaluate function is called; its metric with "loss" in the name counts.
-    hysteresis : float
-        A client keeps the cluster of its prototype unless another is better by so much (nats).
+    prototype_weight : float
+        Nats of mean loss that a squared distance of 1 between embedding and prototype is worth in
+        the choice of a cluster (``strategies.assignment``).
     private : bool
         True refuses everything but protected rounds, whatever the server says. False does so from
         the first private round of a run on.
@@ -58,7 +59,7 @@ class ClientMod:
 
     embedding: Embedding | None = None
     loss: Loss | None = None
-    hysteresis: float = 0.3
+    prototype_weight: float = 1.0
     private: bool = False
     evaluates: Callable[[], bool] = lambda: True
     legacy: bool = False
@@ -158,14 +159,12 @@ class ClientMod:
     ) -> int:
         if len(models) == 1:
             return 0
-        favoured = None
+        distances = None
         if prototypes is not None:
             embedding = self._embed(call.context, prototypes.shape[1])
-            favoured = nearest_prototype(embedding[None], prototypes)
-            if request.assignment == "prototype":
-                return int(favoured[0])
+            distances = squared_distances(embedding[None], prototypes)
         losses = np.array([[self._loss(call, model) for model in models]])
-        return int(lowest_loss(losses, favoured, self.hysteresis)[0])
+        return int(lowest_loss(losses, distances, self.prototype_weight)[0])
 
     def _loss(self, call: plain_client.Caller, model: wire.Model) -> float:
         if self.loss is None:

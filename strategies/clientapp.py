@@ -20,7 +20,7 @@ class ClientApp(clientapp.ClientApp):
     ----------
     client_fn, mods
         As for Flower's ClientApp. Mods see the plain messages of FedAvg.
-    embedding, loss, hysteresis, private
+    embedding, loss, prototype_weight, private
         See ``strategies.client_mod.ClientMod``.
     """
 
@@ -31,14 +31,14 @@ class ClientApp(clientapp.ClientApp):
         *,
         embedding: Embedding | None = None,
         loss: Loss | None = None,
-        hysteresis: float = 0.3,
+        prototype_weight: float = 1.0,
         private: bool = False,
     ) -> None:
         super().__init__(client_fn, mods)
         self._mod = ClientMod(
             embedding=embedding,
             loss=loss,
-            hysteresis=hysteresis,
+            prototype_weight=prototype_weight,
             private=private,
             evaluates=lambda: client_fn is not None or "evaluate.default" in self._registered_funcs,
             legacy=client_fn is not None,

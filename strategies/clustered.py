@@ -30,7 +30,7 @@ from strategies.randomness import noise_stream, stream
 from strategies.starts import OneModelStart
 from strategies.streaming import reason_of
 
-ASSIGNMENTS = ("single", "prototype", "loss", "oracle")
+ASSIGNMENTS = ("single", "loss", "oracle")
 
 
 class ClusteredStrategy(OneModelStart):

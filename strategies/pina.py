@@ -4,8 +4,8 @@ An initialisation comes before the rounds of ``ClusteredStrategy``:
 
 ``secure-kmeans`` (default, sound, not in the paper): one secure sum of all embeddings gives their
 mean, L more are private Lloyd steps (``strategies.clustering.secure_kmeans``). All cluster models
-start identical. In the first ``prototype_rounds`` training rounds a client takes its nearest
-prototype, later the model of lowest loss, with hysteresis towards its prototype.
+start identical. In training a client chooses by loss and prototype (``strategies.assignment``), so
+at first by the prototype alone.
 
 ``spectral`` (sound, not in the paper): the same from fewer releases, for few clients; the first one
 gives mean and covariance of the embeddings (``strategies.clustering.spectral``).
@@ -69,8 +69,6 @@ class PINA(ClusteredStrategy):
     init : {"secure-kmeans", "spectral", "server-points", "discriminant", "lora-sketch", "random"}
     embedding_size : int
         m, numbers in a client's embedding; for all that find prototypes.
-    prototype_rounds : int
-        Training rounds in which clients take their nearest prototype.
     sketch_array : str
         Name of the trainable array that the sketch describes; for "lora-sketch".
     server_points : (P, m) array, optional
@@ -86,7 +84,6 @@ class PINA(ClusteredStrategy):
         *,
         init: str = "secure-kmeans",
         embedding_size: int = 64,
-        prototype_rounds: int = 10,
         sketch_array: str = "lora_B",
         server_points: NDArray[np.floating] | None = None,
         classes: int = 0,
@@ -126,7 +123,6 @@ class PINA(ClusteredStrategy):
         self.roster.query = wire.add_needs(self.roster.query, needs)
         self.init = init
         self.embedding_size = embedding_size
-        self.prototype_rounds = prototype_rounds
         self.sketch_array = sketch_array
         self.classes = classes
         self._server_points = server_points
@@ -148,7 +144,6 @@ class PINA(ClusteredStrategy):
         embedding_size: int = 0,
         init: str = "secure-kmeans",
         init_rounds: int = 5,
-        prototype_rounds: int = 10,
         **settings: Any,
     ) -> Self:
         """PINA from few numbers; ``settings`` as for ``strategies.planned.parts``.
@@ -184,7 +179,6 @@ class PINA(ClusteredStrategy):
         return cls(
             init=init if embedding_size else "random",
             embedding_size=embedding_size,
-            prototype_rounds=prototype_rounds,
             seed=seed,
             **common,
         )
@@ -195,12 +189,10 @@ class PINA(ClusteredStrategy):
         return 0 if self.plan.init is None else self.plan.init.releases
 
     def request(self, current_round: int) -> wire.RoundRequest:
-        """Initialisation first, then training with prototypes."""
+        """Initialisation first, then training."""
         training = super().request(current_round)
         if current_round > self.init_rounds:
-            early = training.round <= self.prototype_rounds
-            use_prototype = self.init in initialisation.FIRST_PHASES and early
-            return replace(training, assignment="prototype" if use_prototype else "loss")
+            return training
         if self.init == "lora-sketch":
             width = self.models[0][self.sketch_array].size
             return replace(

@@ -16,7 +16,7 @@ CIFAR-10 clients:
 * The noise of a training release on the mean of the cohort has the norm z sqrt(C D) / N in units
   of the clipping threshold. ``coded`` pays with real cohorts of 1,000 to 3,000 clients (q = 1, 20
   rounds, a head of 3,850 numbers: .9 to .3 at epsilon 2, a quarter of that at 8), ``slots`` is as
-  good and has counters and hysteresis with simulated 10,000 (.01): ``LOUD_NOISE`` = .05.
+  good and has counters with simulated 10,000 (.01): ``LOUD_NOISE`` = .05.
 
 Pure functions of the calibrated noise multipliers, so of epsilon, K, q and the number of releases.
 """

@@ -55,7 +55,8 @@ class RoundRequest:
     round : int
         Number within the phase's stage, from 1; random streams of clients use it.
     assignment : str
-        How clients choose their cluster in training: "single", "prototype", "loss", "oracle".
+        How clients choose their cluster in training: "single", "loss" (``strategies.assignment``,
+        with prototypes if there are any) or "oracle".
     clusters : int
         Slots of the layout (prototypes in the initialisation).
     width, threshold, kappa : int, float, float

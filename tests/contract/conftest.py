@@ -9,7 +9,7 @@ from flwr.app import Context, Message, RecordDict
 from app_kit.in_process_grid import InProcessGrid
 from strategies import wire
 from strategies.aggregation import Aggregation
-from strategies.assignment import nearest_prototype
+from strategies.assignment import lowest_loss, squared_distances
 from strategies.clients import clients_of_partition
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering import discriminant
@@ -157,16 +157,16 @@ class Problem:
         prototypes: np.ndarray | None,
         frame: Frame | None,
     ) -> int:
-        """Cluster of a client; the loss is the distance to its target."""
+        """Cluster of a client; the loss is the distance of a model to the client's target."""
         if request.assignment == "single":
             return 0
         if request.assignment == "oracle":
             return int(self.groups[client])
-        if request.assignment == "prototype":
-            assert prototypes is not None
-            return int(nearest_prototype(self.embedding(client, frame)[None], prototypes)[0])
-        distances = np.linalg.norm(wire.flatten(models) - self.targets[client], axis=1)
-        return int(np.argmin(distances))
+        losses = np.linalg.norm(wire.flatten(models) - self.targets[client], axis=1)
+        distances = None
+        if prototypes is not None:
+            distances = squared_distances(self.embedding(client, frame)[None], prototypes)
+        return int(lowest_loss(losses[None], distances, weight=1.0)[0])
 
 
 def make_plan(kind: str, **changes: object) -> PrivacyPlan:
@@ -220,7 +220,6 @@ def make_strategy(
     return PINA(
         init=INITS[kind],
         embedding_size=WIDTH,
-        prototype_rounds=2,
         sketch_array="b",
         server_points=SERVER_POINTS,
         classes=2,

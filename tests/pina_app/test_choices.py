@@ -17,19 +17,18 @@ REAL = PinaConfig(clients=1000, q=1.0, rounds=20, noise_cohort_size=None)
 
 @pytest.mark.parametrize("preset", sorted(file.stem for file in PRESETS.glob("*.toml")))
 def test_simulated_cohorts_keep_the_default_method(preset: str) -> None:
-    """Secure-kmeans for two clusters, discriminant for four; slots, 10 rounds of prototypes."""
+    """Secure-kmeans for two clusters, discriminant for four; slots."""
     config = from_run_config({"preset": preset})
     two = config.clusters == 2
     assert choices.initialisation(config).value == ("secure-kmeans" if two else "discriminant")
     assert choices.release(config).value == "slots"
-    assert choices.prototype_rounds(config) == 10
     plan = method_plan(config, "pina")
     assert plan.init is not None
     assert plan.init.releases == (7 if two else 5)
 
 
 def test_a_real_cohort() -> None:
-    """Spectral and coded, in plan, aggregation and strategy; prototypes for all rounds."""
+    """Spectral and coded, in plan, aggregation and strategy."""
     assert choices.initialisation(REAL).value == "spectral"
     assert choices.release(REAL).value == "coded"
     plan = method_plan(REAL, "pina")
@@ -39,7 +38,7 @@ def test_a_real_cohort() -> None:
     assert plan.init.noise_multiplier == pytest.approx(8.0, abs=0.05)
     strategy = create_strategy(REAL, "pina", random_statistics(16), None)
     assert isinstance(strategy, PINA)
-    assert (strategy.init, strategy.prototype_rounds) == ("spectral", 20)
+    assert strategy.init == "spectral"
     assert strategy.aggregation.release == "coded"
     assert method_aggregation(REAL, "oracle").release == "coded"
     assert method_aggregation(REAL, "fedavg").release == "slots"
@@ -47,7 +46,6 @@ def test_a_real_cohort() -> None:
     assert "\n" not in line
     assert "init = spectral (auto: 1,000 clients over noise" in line
     assert "release = coded (auto: noise" in line
-    assert "prototypes decide in all rounds" in line
 
 
 def test_the_rule_leaves_epsilon_for_training() -> None:
@@ -67,27 +65,24 @@ def test_many_real_clients_need_neither() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "init", "release", "rounds"),
+    ("changes", "init", "release"),
     [
-        ({"init": "secure-kmeans"}, "secure-kmeans", "coded", 20),
-        ({"init": "spectral", "release": "slots"}, "spectral", "slots", 10),
-        ({"release": "slots"}, "spectral", "slots", 20),
-        ({"server_momentum": 0.9}, "spectral", "slots", 20),
-        ({"rescale": "none"}, "spectral", "slots", 20),
-        ({"init": "random"}, "random", "slots", 10),
-        ({"init": "lora-sketch"}, "lora-sketch", "slots", 10),
-        ({"private": False}, "secure-kmeans", "slots", 10),
-        ({"noise_cohort_size": 10_000}, "secure-kmeans", "slots", 10),
+        ({"init": "secure-kmeans"}, "secure-kmeans", "coded"),
+        ({"init": "spectral", "release": "slots"}, "spectral", "slots"),
+        ({"release": "slots"}, "spectral", "slots"),
+        ({"server_momentum": 0.9}, "spectral", "slots"),
+        ({"rescale": "none"}, "spectral", "slots"),
+        ({"init": "random"}, "random", "slots"),
+        ({"init": "lora-sketch"}, "lora-sketch", "slots"),
+        ({"private": False}, "secure-kmeans", "slots"),
+        ({"noise_cohort_size": 10_000}, "secure-kmeans", "slots"),
     ],
 )
-def test_what_is_configured_stands(
-    changes: dict[str, object], init: str, release: str, rounds: int
-) -> None:
+def test_what_is_configured_stands(changes: dict[str, object], init: str, release: str) -> None:
     """The rule fills in "auto" alone, and never what another setting excludes."""
     config = dataclasses.replace(REAL, **changes)  # type: ignore[arg-type]
     assert choices.initialisation(config).value == init
     assert choices.release(config).value == release
-    assert choices.prototype_rounds(config) == rounds
 
 
 def test_size_of_an_update() -> None:
