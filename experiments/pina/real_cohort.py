@@ -3,8 +3,7 @@
     python experiments/pina/real_cohort.py --data DIR --work WORK [--cases NAME ...] [--seeds 0 ...]
 
 A linear head on all 384 publicly whitened features, one local epoch, q = 1. PINA has what the rule
-chooses (``strategies.rule``), at epsilon 8 with 1,000 clients also secure-kmeans; its prototypes
-stay fixed. The oracle has the same release, and slots to compare. ``CASES``: 1,000 clients in
+chooses (``strategies.rule``), at epsilon 8 with 1,000 clients also secure-kmeans. The oracle has the same release, and slots to compare. ``CASES``: 1,000 clients in
 two clusters of equal size; of sizes 9:1; told of 3 and 4 clusters; 5,000 clients, which are
 all training images. Writes ``real_cohort.csv``.
 """
@@ -29,8 +28,8 @@ SETTINGS: dict[tuple[int, float], dict[str, Any]] = {
     (5000, 2.0): {"rounds": 30, "whitening_damping": 0.3, "learning_rate": 2.4, "clip": 3.0},
 }
 """By clients and epsilon. Chosen by ``real_cohort_tuning.py``, for FedAvg; the others take them."""
-LIKE_A_LARGE_CROWD = {"init_share": 0.37, "prototype_rounds": 1000}
-"""Prototypes decide to the end, as where the rule chooses."""
+LIKE_A_LARGE_CROWD = {"init_share": 0.37}
+"""The share of epsilon that the rule gives where it chooses."""
 CASES: dict[str, dict[str, Any]] = {
     "equal": {},
     "9:1": {"rotation_shares": "9,1"},

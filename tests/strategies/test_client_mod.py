@@ -47,9 +47,7 @@ OFFERED = [
 
 def our_app(problem: Problem, **options: Any) -> ClientApp:
     """Our ClientApp with a plain client's functions, and the problem's embedding."""
-    app = ClientApp(
-        embedding=lambda context: problem.embedding(client_of(context)), prototype_weight=0.0
-    )
+    app = ClientApp(embedding=lambda context: problem.embedding(client_of(context)))
     plain_app(problem, app, **options)
     return app
 
