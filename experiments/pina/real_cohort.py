@@ -3,9 +3,10 @@
     python experiments/pina/real_cohort.py --data DIR --work WORK [--cases NAME ...] [--seeds 0 ...]
 
 A linear head on all 384 publicly whitened features, one local epoch, q = 1. PINA has what the rule
-chooses (``strategies.rule``), at epsilon 8 with 1,000 clients also secure-kmeans. The oracle has the same release, and slots to compare. ``CASES``: 1,000 clients in
-two clusters of equal size; of sizes 9:1; told of 3 and 4 clusters; 5,000 clients, which are
-all training images. Writes ``real_cohort.csv``.
+chooses (``strategies.rule``), at epsilon 8 with 1,000 clients also secure-kmeans. The oracle has
+the same release, and slots to compare. ``CASES``: 1,000 clients in two clusters of equal size; of
+sizes 9:1; told of 3 and 4 clusters; 5,000 clients, which are all training images.
+Writes ``real_cohort.csv``.
 """
 
 import csv
