@@ -101,6 +101,40 @@ def table(dataset: str, work: Path) -> None:
         )
 
 
+COMPARISONS: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [
+    ("cifar10", ("pina", 2.0, 0.0), ("control", 2.0, 0.0)),
+    ("cifar10", ("pina", 2.0, 0.0), ("oracle", 2.0, 0.0)),
+    ("cifar10", ("pina", 2.0, 0.9), ("control", 2.0, 0.9)),
+    ("fashion_mnist", ("pina", 2.0, 0.0), ("ifca", None, 0.0)),
+    ("fashion_mnist", ("pina-discriminant", 2.0, 0.0), ("ifca", None, 0.0)),
+    ("fashion_mnist", ("pina-discriminant", 2.0, 0.0), ("oracle", 2.0, 0.0)),
+]
+"""Data set, and (method, epsilon, momentum) of both."""
+
+
+def comparisons(work: Path, datasets: list[str]) -> None:
+    """Differences that are not to FedAvg of the same setting."""
+    for dataset, *pair in COMPARISONS:
+        if dataset not in datasets:
+            continue
+        runs: list[dict[int, Run]] = [{}, {}]
+        for name, run in runs_of(dataset, PARTS):
+            for place, wanted in zip(runs, pair, strict=True):
+                usual = run.public_data == "natural"
+                if usual and (name, run.epsilon, run.momentum) == wanted:
+                    place[run.seed] = run
+        both = [
+            (scores(work, runs[0][seed]), scores(work, runs[1][seed]))
+            for seed in sorted(runs[0].keys() & runs[1].keys())
+        ]
+        kept = [(a, b) for a, b in both if a is not None and b is not None]
+        if kept:
+            first, second = [a for a, _ in kept], [b for _, b in kept]
+            mean, low, high = (100 * value for value in interval(first, second))
+            text = f"{mean:+.1f} [{low:+.1f}, {high:+.1f}], {len(kept)} seeds"
+            print(f"{dataset}: {pair[0]} minus {pair[1]}: {text}")
+
+
 def read(name: str, dataset: str) -> list[dict[str, Any]]:
     """Rows of one data set."""
     with (HERE / name).open(encoding="utf-8") as file:
@@ -138,6 +172,7 @@ def main() -> None:
             table(dataset, chosen.work)
             figure(dataset, "ari", "figure3a", "adjusted Rand index")
             figure(dataset, "accuracy", "figure3b", "test accuracy")
+    comparisons(chosen.work, chosen.datasets)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python experiments/pina/table1.py --data DIR --work WORK [--datasets cifar10 ...] [--part N ...]
         [--seeds 0 ...]
 
-Start it once for each core; it does what is not done yet, in the order of ``PARTS``, and writes
-``table1.csv`` and ``curves.csv`` with all that is there. Settings come from ``tuning.csv``.
+Start it once for each core; it does what is not done yet, in the order of ``PARTS``, and puts
+what is there into ``table1.csv`` and ``curves.csv``. Settings come from ``tuning.csv``.
 ``pina-discriminant`` is PINA with that initialisation (and the settings of ``pina``, as has
 ``feddp-kmeans``). ``fedprox-0`` and ``fednova`` equal ``fedavg`` here (mu = 0; equal local steps),
 which the tests prove and one seed shows.
@@ -88,22 +88,28 @@ def main() -> None:
                 start = [[0, None, result["initial_ari"]]] if result["initial_ari"] else []
                 for number, accuracy, ari in start + result["curve"]:
                     curves.append(row | {"round": number, "accuracy": accuracy, "ari": ari})
-    write("table1.csv", rows, chosen.datasets)
-    write("curves.csv", curves, chosen.datasets)
+    write("table1.csv", rows)
+    write("curves.csv", curves)
 
 
-def write(name: str, rows: list[dict[str, Any]], datasets: list[str]) -> None:
-    """Replace the rows of these data sets."""
+def write(name: str, rows: list[dict[str, Any]]) -> None:
+    """Replace the rows of these runs, keep those of others."""
     if not rows:
         return
     path, kept = HERE / name, []
+    done = {_run(row) for row in rows}
     if path.exists():
         with path.open(encoding="utf-8") as file:
-            kept = [row for row in csv.DictReader(file) if row["dataset"] not in datasets]
+            kept = [row for row in csv.DictReader(file) if _run(row) not in done]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows([*kept, *rows])
+        writer.writerows(sorted([*kept, *rows], key=_run))
+
+
+def _run(row: dict[str, Any]) -> tuple[str, ...]:
+    keys = ("dataset", "public_data", "momentum", "epsilon", "method", "seed")
+    return tuple(str(row[key]) for key in keys)
 
 
 if __name__ == "__main__":
