@@ -201,17 +201,15 @@ def test_a_reply_with_an_error_and_a_failing_loss_or_embedding_are_zeros_too() -
 
         else:
             plain_app(problem, app)
-        # Rounds 1-3 embed, 4-5 take the prototype, the others the loss.
+        # Rounds 1-3 embed, the others take loss and embedding.
         strategy = make_strategy("pina", make_plan("pina", rounds=4))
         _, grid = run(strategy, problem, grid_of(app))
         replies = [r for r in grid.replies if "clients" not in r.content]
         assert [list(r.content) for r in replies] == [["contribution"]] * len(replies)
         usable = [bool(wire.read_contribution(reply).any()) for reply in replies]
-        initial, prototype, later = 3 * CLIENTS, 2 * CLIENTS, 2 * CLIENTS
-        wanted = {
-            "error": [True] * initial + [False] * (prototype + later),
-            "loss": [True] * (initial + prototype) + [False] * later,
-        }.get(fault, [False] * (initial + prototype + later))
+        initial, later = 3 * CLIENTS, 4 * CLIENTS
+        first = fault in ("error", "loss")
+        wanted = [first] * initial + [False] * later
         assert usable == wanted, fault
 
 
