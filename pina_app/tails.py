@@ -11,6 +11,8 @@ numbers.
 
 ``BlockTail``: for all other targets and poolings a sample is the input (tokens x h) of the first
 adapted block.
+
+``FeatureTail``: where no layer is adapted (only the head is trained) a sample is its h features.
 """
 
 import torch
@@ -167,11 +169,37 @@ class _Rest(nn.Module):
         return pooled
 
 
-Tail = ClassTokenTail | BlockTail
+class FeatureTail(nn.Module):
+    """Nothing is left to compute; the LoRA stays at B = 0."""
+
+    def __init__(self, lora: Lora) -> None:
+        super().__init__()
+        self.lora = lora
+        self.backbone = lora.backbone
+        self.width = self.backbone.embed_dim
+
+    @torch.no_grad()
+    def reduce(self, pixels: Tensor) -> Tensor:
+        """Samples (n, h): the pooled features."""
+        tokens = self.backbone.forward_features(pixels)
+        features: Tensor = self.backbone.forward_head(tokens, pre_logits=True)
+        return features
+
+    def features(self, samples: Tensor, lora_b: Tensor) -> Tensor:
+        """The samples, (n, h) or (K, n, h); ``lora_b`` must be 0."""
+        return samples
 
 
-def create_tail(backbone: VisionTransformer, targets: str = DEFAULT_TARGETS) -> Tail:
-    """Add the LoRA, in place, and choose the smallest exact reduction."""
+Tail = ClassTokenTail | BlockTail | FeatureTail
+
+
+def create_tail(
+    backbone: VisionTransformer, targets: str = DEFAULT_TARGETS, *, adapted: bool = True
+) -> Tail:
+    """Add the LoRA, in place, and choose the smallest exact reduction.
+
+    ``adapted``: whether the LoRA is trained at all.
+    """
     lora = add_lora(backbone, targets)
-    kind = ClassTokenTail if ClassTokenTail.fits(lora) else BlockTail
-    return kind(lora).requires_grad_(False)
+    fits = ClassTokenTail if ClassTokenTail.fits(lora) else BlockTail
+    return (fits if adapted else FeatureTail)(lora).requires_grad_(False)

@@ -70,7 +70,8 @@ def frozen_model(config: PinaConfig) -> FrozenModel:
     """Create the model once a process."""
     device = _device(config.device)
     backbone = create_backbone(config)
-    tail = create_tail(backbone, config.lora_targets)
+    adapted = config.trainable == "lora+head"
+    tail = create_tail(backbone, config.lora_targets, adapted=adapted)
     key = weights_key(config, backbone)  # with the LoRA's A, which the samples depend on
     cache = None
     if config.cache_dir is not None:

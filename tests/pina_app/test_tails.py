@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from pina_app.lora import SplitQKV, add_lora, target_paths
-from pina_app.tails import BlockTail, ClassTokenTail, create_tail
+from pina_app.tails import BlockTail, ClassTokenTail, FeatureTail, create_tail
 from tests.pina_app.vits import LORA_A, fused_features, lora_a, random_pixels, random_vit
 
 PEFT_B = "attn.qkv.value.lora_B.default.weight"
@@ -183,6 +183,21 @@ def test_block_sample_is_all_tokens() -> None:
     """The input of the last block."""
     vit = random_vit(global_pool="avg", class_token=True)
     assert create_tail(vit).reduce(random_pixels(vit, 3)).shape == (3, 4 + 1, 16)
+
+
+@pytest.mark.parametrize("options", [*TOKEN_VITS, *OTHER_VITS], ids=str)
+def test_feature_sample_is_the_feature(options: dict[str, Any]) -> None:
+    """Where no layer is adapted: (n, h), what the other tails and timm compute at B = 0."""
+    vit = random_vit(3, **options)
+    pixels = random_pixels(vit, 5)
+    whole = vit.forward_head(vit.forward_features(pixels), pre_logits=True)
+    other = create_tail(copy.deepcopy(vit))
+    tail = create_tail(vit, adapted=False)
+    assert isinstance(tail, FeatureTail)
+    samples, no_lora = tail.reduce(pixels), torch.zeros(tail.lora.size)
+    assert samples.shape == (5, vit.embed_dim)
+    assert relative(tail.features(samples, no_lora), whole) < 1e-5
+    assert relative(samples, other.features(other.reduce(pixels), no_lora)) < 1e-4
 
 
 @pytest.mark.parametrize("bias", [True, False])
