@@ -5,7 +5,8 @@
 A linear head on all 384 publicly whitened features, one local epoch, q = 1. PINA has what the rule
 chooses (``strategies.rule``), at epsilon 8 with 1,000 clients also secure-kmeans. The oracle has
 the same release, and slots to compare. ``CASES``: 1,000 clients in two clusters of equal size; of
-sizes 9:1; told of 3 and 4 clusters; 5,000 clients, which are all training images.
+sizes 9:1; told of 3 and 4 clusters; half of the clients a round; 5,000 clients, which are all
+training images.
 Writes ``real_cohort.csv``.
 """
 
@@ -36,6 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
     "9:1": {"rotation_shares": "9,1"},
     "C = 3": {"clusters": 3},
     "C = 4": {"clusters": 4},
+    "q = 0.5": {"q": 0.5},
     "5,000 clients": {"clients": 5000},
 }
 SEEDS = (0, 1, 2, 3, 4)
