@@ -15,6 +15,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from runs import HERE, Run, execute, options
 from summary import interval, scores
 
@@ -41,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "5,000 clients": {"clients": 5000},
 }
 SEEDS = (0, 1, 2, 3, 4)
+TEST_IMAGES = 10_000
 COLUMNS = ("case", "method", "epsilon", "noise_cohort", "seed", "accuracy", "ari", "initial_ari")
 
 
@@ -121,12 +123,14 @@ def report(rows: list[dict[str, Any]], work: Path) -> None:
 
 def _cells(case: str, name: str, own: list[dict[str, Any]], work: Path) -> str:
     first, second = [], []
+    shares = np.array([float(s) for s in CASES[case].get("rotation_shares", "1,1").split(",")])
+    weights = np.repeat(len(shares) * shares / shares.sum(), TEST_IMAGES)  # as in the accuracy
     for row in own:
         runs = contestants(case, row["epsilon"], row["seed"])
         pair = scores(work, runs[name]), scores(work, runs["fedavg"])
         if pair[0] is not None and pair[1] is not None:
-            first.append(pair[0])
-            second.append(pair[1])
+            first.append(pair[0] * weights)
+            second.append(pair[1] * weights)
     difference = "-"
     if name != "fedavg" and first:
         mean, low, high = interval(first, second)
