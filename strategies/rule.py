@@ -11,7 +11,7 @@ CIFAR-10 clients:
   (``experiments/pina/real_cohort.csv``); simulated 10,000 at epsilon 2 have 945:
   ``CLIENTS_A_NOISE`` = 400.
 * With such a crowd and more than two clusters ``discriminant`` is better (Fashion-MNIST, C = 4: ARI
-  .97 to .99 at the end instead of .66 to .90, ``experiments/pina/table1.csv``). It needs public
+  .95 to .99 at the end instead of .71 to .97, ``experiments/pina/table1.csv``). It needs public
   statistics, in whose units it clips single images.
 * The noise of a training release on the mean of the cohort has the norm z sqrt(C D) / N in units
   of the clipping threshold. ``coded`` pays with real cohorts of 1,000 to 3,000 clients (q = 1, 20

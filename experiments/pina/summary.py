@@ -148,6 +148,8 @@ def figure(dataset: str, column: str, file: str, label: str) -> None:
         usual = (row["epsilon"], row["momentum"], row["public_data"]) == ("2.0", "0.0", "natural")
         if usual and row[column]:
             series[row["method"]][int(row["round"])].append(float(row[column]))
+    if not series:
+        return  # writers have no true clusters
     figure, axes = plt.subplots(figsize=(7, 4.5))
     for name, points in series.items():
         rounds = sorted(points)
