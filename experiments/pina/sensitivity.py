@@ -44,7 +44,7 @@ def run_of(method: str, seed: int, change: dict[str, Any]) -> Run:
 
 def main() -> None:
     """Run, write, draw."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, collect={"action": "store_true", "help": "run nothing"})
     rows: list[dict[str, Any]] = []
     for factor, values in FACTORS.items():
         for value, change in values.items():
@@ -53,7 +53,8 @@ def main() -> None:
                     if method == "fedavg" and "clusters" in change:
                         change = {}  # FedAvg has one model
                     run = run_of(method, seed, change if method == "fedavg" else values[value])
-                    for result in execute([run], chosen.data, chosen.work):
+                    own = execute([run], chosen.data, chosen.work, only_finished=chosen.collect)
+                    for result in own:
                         row = {"factor": factor, "value": value, "method": method, "seed": seed}
                         rows.append(row | {k: result[k] for k in ("accuracy", "ari")})
     with (HERE / "sensitivity.csv").open("w", newline="", encoding="utf-8") as file:
@@ -61,7 +62,9 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(rows)
     for number, factor in enumerate(FACTORS):
-        draw(factor, number, [row for row in rows if row["factor"] == factor])
+        found = [row for row in rows if row["factor"] == factor]
+        if len({row["value"] for row in found}) > 1:
+            draw(factor, number, found)
 
 
 def draw(factor: str, number: int, rows: list[dict[str, Any]]) -> None:
