@@ -4,19 +4,19 @@ PINA (Eq. 6) and IFCA choose the model of lowest loss. Where there are prototype
 the embedding says: with losses as negative log-likelihoods of labels, and embeddings that scatter
 alike in all directions around their prototype, loss + weight |y - c|^2 is the negative
 log-likelihood of both. While models are alike the prototypes decide, later whichever is surer, and
-a client that the initialisation put in the wrong cluster leaves it.
+a client that the initialisation put in the wrong cluster can leave it.
 """
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 
 def squared_distances(
     embeddings: NDArray[np.floating], prototypes: NDArray[np.floating]
 ) -> NDArray[np.float64]:
     """(n, C) squared Euclidean distances of embeddings (n, m) to prototypes (C, m)."""
-    lengths = (embeddings**2).sum(axis=1)[:, None] + (prototypes**2).sum(axis=1)
-    return np.asarray(lengths - 2 * embeddings @ prototypes.T, dtype=np.float64)
+    return np.asarray(cdist(embeddings, prototypes, "sqeuclidean"), dtype=np.float64)
 
 
 def nearest_prototype(
@@ -29,9 +29,7 @@ def nearest_prototype(
     embeddings : (n, m) array
     prototypes : (C, m) array
     """
-    # |y - c|^2 up to the constant |y|^2, without which ties stay ties.
-    distances = (prototypes**2).sum(axis=1) - 2 * embeddings @ prototypes.T
-    nearest: NDArray[np.intp] = np.argmin(distances, axis=1)
+    nearest: NDArray[np.intp] = np.argmin(squared_distances(embeddings, prototypes), axis=1)
     return nearest
 
 

@@ -16,9 +16,12 @@ the bound with multipliers >= 0, each of which keeps it valid.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from strategies.wireless.problem import FloatArray
+
+Vectors = NDArray[np.int8]  # at most MOST_STEPS away from 0 or -1
 
 LEAST_VIOLATION = 1e-3
 STEP = 0.05
@@ -31,7 +34,7 @@ class PartitionCuts:
 
     def __init__(self, devices: int) -> None:
         self.devices = devices
-        self.vectors = np.zeros((0, devices), dtype=np.int8)
+        self.vectors: Vectors = np.zeros((0, devices), dtype=np.int8)
         self.multipliers = np.zeros(0)
         self.rows = sparse.csr_array((0, devices * devices))
 
@@ -55,7 +58,7 @@ class PartitionCuts:
         return np.asarray(self.rows.T @ self.multipliers).reshape(shared.shape)
 
 
-def violated(shared: FloatArray) -> FloatArray:
+def violated(shared: FloatArray) -> Vectors:
     """(M, U) integer vectors w whose inequality X = ``shared`` violates, at most one a device."""
     devices, diagonal = len(shared), np.diag(shared)
     first = np.eye(devices, dtype=bool)
@@ -73,10 +76,11 @@ def violated(shared: FloatArray) -> FloatArray:
         vectors[active, device] += sign
         products[active] += sign[:, None] * shared[device]
     excess = vectors @ diagonal - (vectors * products).sum(axis=1)
-    return np.unique(vectors[excess > LEAST_VIOLATION], axis=0).astype(np.int8)
+    found: Vectors = np.unique(vectors[excess > LEAST_VIOLATION], axis=0).astype(np.int8)
+    return found
 
 
-def _row(vector: FloatArray) -> sparse.csr_array:
+def _row(vector: Vectors) -> sparse.csr_array:
     """A with <A, X> = w . diag(X) - w' X w, as one sparse row."""
     support = np.flatnonzero(vector)
     values = vector[support].astype(float)

@@ -82,17 +82,33 @@ def test_rows_and_multipliers() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_bound_with_cuts_is_valid(draw, seed: int) -> None:
+    """Whatever the multipliers, of inequalities that were found and of drawn ones."""
     problem = draw(seed, alpha=1.0, weighting="size")
     rows = problem.unit_gradients.astype(float)
-    most = int(problem.capacities.max())
+    most, devices = int(problem.capacities.max()), problem.devices
     bound = ProjectionBound(rows @ rows.T, problem.smallest_head_count, most, np.zeros(0, int))
     best = brute_force_heads(problem)
-    gram, cuts = bound.gram, PartitionCuts(problem.devices)
+    gram, cuts, rng = bound.gram, PartitionCuts(devices), np.random.default_rng(seed)
     for _ in range(60):
         cuts.add_violated(bound.boxed)
         bound.gram = gram + cuts.ascend(bound.boxed, bound.penalty)
         bound.step()
         assert bound.bound() <= best + 1e-12
+    for scale in (1e-3, 0.1, 3.0):
+        for vector in rng.integers(-2, 3, (20, devices)).astype(float):
+            cut = np.diag(vector) - np.outer(vector, vector)
+            bound.gram = gram + scale * rng.random() * cut
+            assert bound.bound() <= best + 1e-12
+
+
+def test_a_wrong_sign_would_be_noticed(draw) -> None:
+    """The inequalities turned round do push the bound above the optimum."""
+    problem = draw(0, alpha=1.0, weighting="size")
+    rows = problem.unit_gradients.astype(float)
+    most, devices = int(problem.capacities.max()), problem.devices
+    bound = ProjectionBound(rows @ rows.T, problem.smallest_head_count, most, np.zeros(0, int))
+    bound.gram = bound.gram + 3.0 * (np.ones((devices, devices)) - np.eye(devices))
+    assert bound.bound() > brute_force_heads(problem)
 
 
 def test_cuts_raise_a_converged_bound(instances) -> None:
