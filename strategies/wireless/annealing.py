@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.wireless.block_bath import BlockBath
 from strategies.wireless.heat_bath import Data, HeatBath, NoisePool
 from strategies.wireless.problem import (
     Clustering,
@@ -27,7 +26,6 @@ from strategies.wireless.problem import (
 HOT, COLD = 0.1, 0.012
 EXCHANGES, SHARE = 8, 0.25
 FINAL_SWEEPS = 20
-BATCH = 4
 SINGLE_ERROR = 1e-7
 ANNEAL_SHARE = 0.97
 # At alpha = 1 heads are free: this weight of the normalised distance breaks the tie.
@@ -118,8 +116,7 @@ def anneal_population(
     """
     labels, heads, tables = stack_starts(problem, starts)
     data = full_data(problem)
-    noise = NoisePool(rng, BATCH * labels.size, np.float32)
-    bath = BlockBath(data, labels, heads, tables, noise, BATCH)
+    bath = HeatBath(data, labels, heads, tables, NoisePool(rng, np.float32))
     best, unit = _Best(problem), bath.typical_change()
     best.offer(bath)
     exchanged = 0
@@ -140,7 +137,7 @@ def anneal_population(
         elif budget.done % 16 == 0:
             bath.rebuild()
         best.offer(bath)
-    last = HeatBath(data, bath.labels, bath.heads, tables, noise)
+    last = HeatBath(data, bath.labels, bath.heads, tables, NoisePool(rng))
     _descend(last, budget, free_heads)
     best.offer(last)
     return best.clustering
@@ -165,7 +162,7 @@ class _Best:
         self.problem, self.value = problem, np.inf
         self.clustering: Clustering
 
-    def offer(self, bath: HeatBath | BlockBath) -> None:
+    def offer(self, bath: HeatBath) -> None:
         values = bath.value  # in single precision while annealing
         row = int(values.argmin())
         if values[row] < self.value + SINGLE_ERROR:

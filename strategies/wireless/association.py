@@ -13,7 +13,7 @@ from strategies.wireless.annealing import Budget, Clock, anneal_population, full
 from strategies.wireless.association_exact import associate_exactly
 from strategies.wireless.association_pulp import SolverName, partition_with_fixed_heads
 from strategies.wireless.blocks import anneal_blocks
-from strategies.wireless.heat_bath import HeatBath, NoisePool
+from strategies.wireless.heat_bath import HeatBath, NoisePool, prepare
 from strategies.wireless.problem import Clustering, ClusteringProblem, IntArray
 from strategies.wireless.solution import Solution, make_solution
 from strategies.wireless.starts import greedy_association, transport_association
@@ -53,6 +53,8 @@ def associate(
     if method == "exact":
         found, proved = associate_exactly(problem, heads), True
     elif method == "fast":
+        prepare()
+        started = time.perf_counter()
         budget = Budget(seconds, 200 if seconds is None and sweeps is None else sweeps, clock)
         found, proved = _search(problem, heads, budget, rng or np.random.default_rng(0)), False
     else:
@@ -86,7 +88,7 @@ def associate_many(
     """
     starts = [start_for(problem, heads) for heads in head_sets]
     labels, heads, tables = stack_starts(problem, starts)
-    bath = HeatBath(full_data(problem), labels, heads, tables, NoisePool(rng, labels.size))
+    bath = HeatBath(full_data(problem), labels, heads, tables, NoisePool(rng))
     for _ in range(DESCENT_SWEEPS):
         before = bath.value.copy()
         bath.sweep(0.0)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.wireless.annealing import DISTANCE_FLOOR, Budget, weight_table
-from strategies.wireless.block_bath import BlockBath
-from strategies.wireless.heat_bath import Data, NoisePool
+from strategies.wireless.heat_bath import Data, HeatBath, NoisePool
+from strategies.wireless.heat_bath_steps import block_distances
 from strategies.wireless.problem import (
     Clustering,
     ClusteringProblem,
@@ -42,7 +42,7 @@ def anneal_blocks(
     hot: float = HOT,
 ) -> Clustering:
     """The best clustering found from ``start`` (feasible), with the same number of heads."""
-    noise = NoisePool(rng, problem.devices, np.float32)
+    noise = NoisePool(rng, np.float32)
     rows, norms = principal_factor(problem.unit_gradients, rng)
     factor = _padded(rows), _padded(norms)
     labels, heads = start.labels.copy(), start.heads.copy()
@@ -53,7 +53,7 @@ def anneal_blocks(
         devices = _members(labels, groups)
         data = _block_data(problem, factor, devices)
         tables = np.tile(table[: devices.shape[1] + 2], (len(devices), 1))
-        bath = BlockBath(data, *_local(labels, heads, groups, devices), tables, noise)
+        bath = HeatBath(data, *_local(labels, heads, groups, devices), tables, noise)
         unit = unit or bath.typical_change()
         cooling = _cooling(progress, hot)
         temperature = unit * cooling
@@ -139,13 +139,7 @@ def _block_data(
     gram[:, everyone, everyone] = factor[1][devices]
     place = (problem.positions_m - problem.server_m).astype(np.float32)[devices]
     weight = max(problem.distance_weight, DISTANCE_FLOOR / problem.distance_reference_m)
-    distance = np.zeros(gram.shape, dtype=np.float32)
-    for axis in range(2):  # np.hypot would take eight times as long
-        offset = place[:, :, None, axis] - place[:, None, :, axis]
-        offset *= offset
-        distance += offset
-    np.sqrt(distance, out=distance)
-    distance *= np.float32(weight)
+    distance = block_distances(place, np.float32(weight))
     to_server = weight * np.linalg.norm(place, axis=2)
     return Data(gram, distance, to_server, problem.capacity_of_device()[devices])
 
@@ -166,7 +160,7 @@ def _local(
 
 
 def _write_back(
-    bath: BlockBath, groups: IntArray, devices: IntArray, labels: IntArray, heads: IntArray
+    bath: HeatBath, groups: IntArray, devices: IntArray, labels: IntArray, heads: IntArray
 ) -> None:
     """Change ``labels`` and ``heads`` in place to what the blocks have found."""
     row, column = np.nonzero(devices >= 0)

@@ -22,6 +22,7 @@ import numpy as np
 from strategies.wireless.annealing import COLD, Budget, Clock, anneal_population
 from strategies.wireless.association import MEMBERS, POPULATION_LIMIT, associate_many
 from strategies.wireless.blocks import anneal_blocks
+from strategies.wireless.heat_bath import prepare
 from strategies.wireless.problem import Clustering, ClusteringProblem, IntArray, objective
 from strategies.wireless.solution import Solution, make_solution
 from strategies.wireless.starts import greedy_association, random_heads, spread_heads
@@ -49,6 +50,7 @@ def select_heads(
     passes of Algorithm 1. ``clock`` measures the seconds. Raises ``ValueError`` for an unknown
     mode or an empty budget.
     """
+    prepare()
     started = time.perf_counter()
     rng = rng or np.random.default_rng(0)
     budget = Budget(seconds, 200 if seconds is None and sweeps is None else sweeps, clock)

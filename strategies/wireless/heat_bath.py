@@ -1,53 +1,38 @@
-"""Heat-bath steps on many clusterings at once (Eq. 16 and 17).
+"""Heat-bath steps on many clusterings at once (Eq. 16 and 17): the engine of every search.
 
-A step takes one device of every member, computes the exact change of the objective for swapping
-it with every other device and for moving it to every other cluster of that member, and draws one
-of these (or "stay") with probability proportional to exp(-change / temperature). All changes are
-look-ups: with s_k the sum of the unit gradients of cluster k, n_k its size and w(n) the weight of
-|s|^2 in Eq. 16,
-
-    cost[k, u] = 2 w(n_k) s_k . g_u + beta' d(u, h_k)
-    swap of u in a with v in c:  cost[a, v] - cost[a, u] + cost[c, u] - cost[c, v]
-                                 + (w(n_a) + w(n_c)) |g_u - g_v|^2
-
-so a neighbourhood is one array expression and an applied step changes two rows. Heads are drawn
-anew among the candidates of their own cluster by the same rule. This engine, in double precision,
-makes the descents; annealing is done by ``block_bath``, which takes many devices at once.
+A step takes a device, looks up the exact change of the objective for swapping it with every other
+device and for moving it to every other cluster (``heat_bath_steps``), and draws one of these (or
+"stay") with probability proportional to exp(-change / temperature). A member is a block of a few
+clusters of a large clustering or, with shared data, a whole small one. Heads are drawn anew among
+the candidates of their own cluster by the same rule.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.wireless import heat_bath_steps as steps
+from strategies.wireless.heat_bath_steps import FORBIDDEN
 from strategies.wireless.problem import FloatArray, IntArray, RealArray
 
-FORBIDDEN = 1e9
-POOL_DRAWS, POOL_SMALLEST, POOL_LARGEST = 256, 1 << 14, 1 << 18
+POOL_SIZE = 1 << 16
 BoolArray = NDArray[np.bool_]
 
 
 class NoisePool:
     """Gumbel noise, drawn once, read from random offsets; it turns an argmin into a draw."""
 
-    def __init__(
-        self, rng: np.random.Generator, largest_draw: int, kind: type[np.floating] = np.float64
-    ) -> None:
-        self.rng, self.kind = rng, kind
-        self.size = min(max(POOL_DRAWS * largest_draw, POOL_SMALLEST), POOL_LARGEST)
-        self.values = self._fresh(self.size)
+    def __init__(self, rng: np.random.Generator, kind: type[np.floating] = np.float64) -> None:
+        self.rng = rng
+        self.values = np.asarray(-np.log(rng.standard_exponential(POOL_SIZE)), dtype=kind)
 
-    def _fresh(self, count: int) -> RealArray:
-        return np.asarray(-np.log(self.rng.standard_exponential(count)), dtype=self.kind)
-
-    def draw(self, count: int) -> RealArray:
-        """(count,) values."""
-        if count >= self.size:
-            return self._fresh(count)
-        start = int(self.rng.integers(self.size - count))
-        return self.values[start : start + count]
+    def offsets(self, shape: tuple[int, ...], length: int) -> IntArray:
+        """Where draws of ``length`` values each may begin."""
+        return np.asarray(self.rng.integers(POOL_SIZE - length, size=shape))
 
 
 @dataclass(frozen=True)
@@ -60,9 +45,9 @@ class Data:
     capacity : (G, n) devices served as a head; 0 for devices that are no candidates.
     """
 
-    gram: FloatArray
-    distance: FloatArray
-    to_server: FloatArray
+    gram: RealArray
+    distance: RealArray
+    to_server: RealArray
     capacity: IntArray
 
 
@@ -75,7 +60,7 @@ class HeatBath:
     labels : (B, n) cluster of each device; -1 marks padding.
     heads : (B, K) device that leads each cluster; -1 marks a cluster that does not exist.
     weight_table : (B, n + 2) weight of |s|^2 by cluster size.
-    noise : source of all randomness.
+    noise : source of all randomness; its precision is that of the look-ups.
     """
 
     def __init__(
@@ -86,156 +71,124 @@ class HeatBath:
         weight_table: FloatArray,
         noise: NoisePool,
     ) -> None:
-        self.data, self.noise, self.weight_table = data, noise, weight_table.copy()
-        self.size, self.devices = labels.shape
-        self.width = heads.shape[1]
-        self.rows = np.arange(self.size)
-        self.source = self.rows if len(data.gram) > 1 else np.zeros(self.size, dtype=np.int64)
-        self.cluster_base = self.rows[:, None] * self.width
-        self.padding = labels < 0
-        self.labels, self.heads = np.maximum(labels, 0), heads.copy()
-        norms = np.einsum("gnn->gn", data.gram)
-        self.norms = norms
-        self.gap = norms[:, :, None] + norms[:, None, :] - 2 * data.gram  # |g_u - g_v|^2
+        (size, devices), width, kind = labels.shape, heads.shape[1], noise.values.dtype
+        self.size, self.devices, self.noise = size, devices, noise
+        gram = np.ascontiguousarray(data.gram, dtype=kind)
+        self.state = steps.State(
+            gram=gram,
+            norms=np.einsum("gnn->gn", gram).copy(),
+            distance=np.ascontiguousarray(data.distance, dtype=kind),
+            to_server=np.ascontiguousarray(data.to_server, dtype=kind),
+            able=np.ascontiguousarray(data.capacity, dtype=np.int64),
+            table=weight_table.astype(kind),
+            padding=labels < 0,
+            labels=np.maximum(labels, 0).astype(np.int64),
+            heads=np.array(heads, dtype=np.int64, order="C"),
+            counts=np.zeros((size, width), dtype=np.int64),
+            capacity=np.zeros((size, width), dtype=np.int64),
+            squares=np.zeros((size, width), dtype=kind),
+            products=np.zeros((size, width, devices), dtype=kind),
+            weight=np.zeros((size, width), dtype=kind),
+            cost=np.zeros((size, width, devices), dtype=kind),
+            own_cost=np.zeros((size, devices), dtype=kind),
+            own_weight=np.zeros((size, devices), dtype=kind),
+            locked=np.zeros((size, devices), dtype=np.bool_),
+        )
         self.rebuild()
+
+    @property
+    def labels(self) -> IntArray:
+        """(B, n) cluster of each device within its member; 0 for padding."""
+        return self.state.labels
+
+    @property
+    def heads(self) -> IntArray:
+        """(B, K) device that leads each cluster, -1 for none."""
+        return self.state.heads
 
     def rebuild(self) -> None:
         """Recompute all sums from the labels, which also removes rounding drift."""
-        self.flat = self.labels + self.cluster_base
-        onehot = self.membership().astype(float)
-        self.counts = onehot.sum(axis=2).astype(np.int64)
-        self.products = np.matmul(onehot, self.data.gram)
-        self.squares = (self.products * onehot).sum(axis=2)
-        self.refresh_heads()
+        steps.rebuild(self.state)
 
-    def membership(self) -> BoolArray:
-        """(B, K, n) whether a device belongs to a cluster."""
-        member = self.labels[:, None, :] == np.arange(self.width)[None, :, None]
-        return np.asarray(member & ~self.padding[:, None, :])
+    @property
+    def value(self) -> FloatArray:
+        """(B,) the members' values: their parts of the objective."""
+        s, rows = self.state, np.arange(self.size)[:, None]
+        source = rows if len(s.gram) > 1 else np.zeros_like(rows)
+        live = s.heads >= 0
+        own = s.distance[source, s.heads[rows, s.labels], np.arange(self.devices)]
+        total = np.where(s.padding, 0.0, own).sum(axis=1)
+        total += np.where(live, s.to_server[source, s.heads], 0.0).sum(axis=1)
+        return np.asarray(total + np.where(live, s.weight * s.squares, 0.0).sum(axis=1))
 
-    def refresh_heads(self) -> None:
-        """Recompute everything that depends on the heads."""
-        live, rows, source = self.heads >= 0, self.rows[:, None], self.source[:, None]
-        self.capacity = np.where(live, self.data.capacity[source, self.heads], 0)
-        self.weight = self.weight_table[rows, self.counts]
-        self.head_distance = self.data.distance[source, self.heads]
-        self.cost = 2 * self.weight[:, :, None] * self.products + self.head_distance
-        self.locked = self.padding.copy()
-        members, clusters = np.nonzero(live)
-        self.locked[members, self.heads[members, clusters]] = True
-        self.refresh_own(self.rows)
-        own_distance = np.take_along_axis(self.head_distance, self.labels[:, None, :], axis=1)[:, 0]
-        to_server = np.where(live, self.data.to_server[source, self.heads], 0.0)
-        self.value = np.where(self.padding, 0.0, own_distance).sum(axis=1) + to_server.sum(axis=1)
-        self.value += (self.weight * self.squares * live).sum(axis=1)
-
-    def refresh_own(self, rows: IntArray) -> None:
-        """Recompute the look-ups of every device in its own cluster, for some members."""
-        index = self.flat[rows] * self.devices
-        index += np.arange(self.devices)
-        own_cost = self.cost.ravel().take(index)
-        own_cost[self.locked[rows]] = -FORBIDDEN
-        if len(rows) == self.size:
-            self.own_cost, self.own_weight = own_cost, self.weight.ravel().take(self.flat)
-        else:
-            self.own_cost[rows] = own_cost
-            self.own_weight[rows] = self.weight.ravel().take(self.flat[rows])
-
-    def changes(self, devices: IntArray) -> FloatArray:
+    def changes(self, devices: IntArray) -> RealArray:
         """(B, n + K) exact change of the objective for swapping ``devices[b]`` with each device
         and for moving it to each cluster; at least ``FORBIDDEN / 2`` where that is not allowed.
         """
-        rows, source = self.rows, self.source
-        own = self.labels[rows, devices]
-        own_flat = self.flat[rows, devices]
-        own_weight = self.weight.ravel()[own_flat]
-        column = self.cost[rows, :, devices]
-        out = np.empty((self.size, self.devices + self.width))
-        swap = out[:, : self.devices]
-        np.add(self.own_weight, own_weight[:, None], out=swap)
-        swap *= self.gap[source, devices]
-        swap += self.cost.reshape(-1, self.devices)[own_flat]
-        swap -= self.own_cost
-        swap += (column - column[rows, own][:, None]).ravel().take(self.flat)
-        swap[self.flat == own_flat[:, None]] = FORBIDDEN
-
-        product, norm = self.products[rows, :, devices], self.norms[source, devices]
-        own_count, own_square = self.counts[rows, own], self.squares[rows, own]
-        grown = self.weight_table[rows[:, None], self.counts + 1]
-        join = grown * (self.squares + 2 * product + norm[:, None]) - self.weight * self.squares
-        join += self.head_distance[rows, :, devices]
-        join[self.counts >= self.capacity] = FORBIDDEN
-        leave = self.weight_table[rows, own_count - 1] * (
-            own_square - 2 * product[rows, own] + norm
-        )
-        leave -= own_weight * own_square + self.head_distance[rows, own, devices]
-        join += leave[:, None]
-        join[rows, own] = FORBIDDEN
-        out[:, self.devices :] = join
-        out[self.locked[rows, devices]] = FORBIDDEN
+        width = self.heads.shape[1]
+        out = np.empty((self.size, self.devices + width), dtype=self.state.cost.dtype)
+        column = np.empty(width, dtype=out.dtype)
+        for row, device in enumerate(devices):
+            if self.state.locked[row, device]:
+                out[row] = FORBIDDEN
+            else:
+                steps.changes(steps.member(self.state, row), device, column, out[row])
         return out
 
-    def step(self, devices: IntArray, temperature: float) -> None:
-        """One step of every member; temperature 0 takes the best improvement."""
-        change = self.changes(devices)
-        key, stay = change, np.full(self.size, -1e-13)
-        if temperature > 0:
-            noise = self.noise.draw(change.size + self.size) * temperature
-            key = change - noise[: change.size].reshape(change.shape)
-            stay = -noise[change.size :]
-        choice = key.argmin(axis=1)
-        chosen = key[self.rows, choice]
-        go = np.flatnonzero((chosen < stay) & (chosen < FORBIDDEN / 2))
-        if len(go):
-            self.apply(go, devices[go], choice[go], change[go, choice[go]])
-
-    def apply(
-        self, rows: IntArray, devices: IntArray, choice: IntArray, change: FloatArray
-    ) -> None:
-        """Swap ``devices`` with ``choice`` (< n) or move them to cluster ``choice - n``."""
-        swaps = choice < self.devices
-        partner = np.where(swaps, choice, 0)
-        source_data = self.source[rows]
-        source = self.labels[rows, devices]
-        target = np.where(swaps, self.labels[rows, partner], choice - self.devices)
-        gram, products = self.data.gram, self.products
-        shift = gram[source_data, devices] - gram[source_data, partner] * swaps[:, None]
-        length = np.where(
-            swaps, self.gap[source_data, devices, partner], self.norms[source_data, devices]
-        )
-        for cluster, sign in ((source, -2.0), (target, 2.0)):
-            along = products[rows, cluster, devices] - products[rows, cluster, partner] * swaps
-            self.squares[rows, cluster] += length + sign * along
-        products[rows, source] -= shift
-        products[rows, target] += shift
-        moves = ~swaps
-        self.counts[rows[moves], source[moves]] -= 1
-        self.counts[rows[moves], target[moves]] += 1
-        self.labels[rows, devices] = target
-        self.labels[rows[swaps], partner[swaps]] = source[swaps]
-        self.flat[rows] = self.labels[rows] + self.cluster_base[rows]
-        for cluster in (source, target):
-            weight = self.weight_table[rows, self.counts[rows, cluster]]
-            self.weight[rows, cluster] = weight
-            linear = 2 * weight[:, None] * products[rows, cluster]
-            self.cost[rows, cluster] = linear + self.head_distance[rows, cluster]
-        self.refresh_own(rows)
-        self.value[rows] += change
-
     def sweep(self, temperature: float) -> None:
-        """One step for every device of every member, in an order drawn for each member."""
-        order = self.noise.rng.random((self.size, self.devices)).argsort(axis=1)
-        for turn in range(self.devices):
-            self.step(order[:, turn], temperature)
+        """One step for every device of every member, in an order drawn for each member.
+
+        Temperature 0 takes the best improvement.
+        """
+        order = self.noise.rng.random(self.labels.shape).argsort(axis=1)
+        length = self.devices + self.heads.shape[1] + 1
+        offsets = self.noise.offsets(order.shape, length)
+        steps.sweep(self.state, order, offsets, self.noise.values, temperature, 1e-13)
 
     def draw_heads(self, temperature: float) -> None:
         """Draw every head anew among the candidates of its cluster (temperature 0: the medoid)."""
-        member = self.membership()
-        key = np.matmul(member.astype(float), self.data.distance) + self.data.to_server[:, None, :]
-        if temperature > 0:
-            key -= temperature * self.noise.draw(self.padding.size).reshape(self.size, 1, -1)
-        capacity = self.data.capacity[:, None, :]
-        member &= (capacity >= self.counts[:, :, None]) & (capacity > 0)
-        chosen = np.where(member, key, np.inf).argmin(axis=2)
-        self.heads = np.where(self.heads >= 0, chosen, -1)
-        self.refresh_heads()
+        offsets = self.noise.offsets((self.size,), self.devices)
+        steps.draw_heads(self.state, offsets, self.noise.values, temperature)
+
+    def exchange_heads(self, temperature: float) -> None:
+        """Propose, for every member, that a random head and a random candidate of another cluster
+        change places (Metropolis).
+        """
+        rng = self.noise.rng
+        clusters = (rng.random(self.size) * (self.heads >= 0).sum(axis=1)).astype(np.int64)
+        devices = rng.integers(self.devices, size=(self.size,))
+        most = np.asarray(temperature * rng.standard_exponential(self.size))
+        steps.exchange_heads(self.state, clusters, devices, most)
+
+    def copy_members(self, target: IntArray, origin: IntArray) -> None:
+        """Overwrite members by copies of others (shared data only)."""
+        for array in (self.labels, self.heads, self.state.table):
+            array[target] = array[origin]
+        self.rebuild()
+
+    def typical_change(self) -> float:
+        """Mean size of the changes by allowed swaps: the unit in which temperatures are given."""
+        sizes = []
+        for _ in range(4):
+            devices = np.asarray(self.noise.rng.integers(self.devices, size=self.size))
+            changes = np.abs(self.changes(devices)[:, : self.devices])
+            sizes.append(changes[changes < FORBIDDEN / 2])
+        found = np.concatenate(sizes)
+        return float(found.mean(dtype=float)) if found.size else 0.0
+
+
+@cache
+def prepare() -> None:
+    """Compile the loops, or load them from disk, before a search's time begins.
+
+    About ten seconds the first time on a machine, half a second in a later process.
+    """
+    labels = np.arange(2)[None]
+    for kind in (np.float32, np.float64):
+        data = Data(np.eye(2)[None], 1 - np.eye(2)[None], np.ones((1, 2)), np.ones((1, 2), int))
+        noise = NoisePool(np.random.default_rng(0), kind)
+        bath = HeatBath(data, labels, labels, np.ones((1, 4)), noise)
+        bath.sweep(1.0)
+        bath.draw_heads(1.0)
+        bath.exchange_heads(1.0)
+    steps.block_distances(np.zeros((1, 2, 2), dtype=np.float32), np.float32(1))

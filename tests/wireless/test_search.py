@@ -43,7 +43,7 @@ SEEDS = st.integers(0, 10_000)
 
 def bath_of(problem, starts, seed: int = 0) -> HeatBath:
     labels, heads, tables = stack_starts(problem, starts)
-    noise = NoisePool(np.random.default_rng(seed), labels.size)
+    noise = NoisePool(np.random.default_rng(seed))
     return HeatBath(full_data(problem), labels, heads, tables, noise)
 
 
@@ -95,10 +95,10 @@ def test_look_ups_stay_exact_over_many_applied_steps(draw, seed: int) -> None:
             check_clustering(problem, plan)
             value = objective(problem, plan)
             assert bath.value[member] == pytest.approx(value, abs=2 * DISTANCE_FLOOR)
-        kept = {k: getattr(bath, k).copy() for k in ("products", "squares", "cost", "own_weight")}
+        kept = [array.copy() for array in bath.state]
         bath.rebuild()
-        for name, array in kept.items():
-            np.testing.assert_allclose(array, getattr(bath, name), atol=1e-10)
+        for name, array in zip(bath.state._fields, kept, strict=True):
+            np.testing.assert_allclose(array, getattr(bath.state, name), atol=1e-10)
         bath.draw_heads(temperature)
 
 
