@@ -16,7 +16,13 @@ from pina_app.tails import create_tail
 from strategies.aggregation import not_coded
 from strategies.clustering.initialisation import DEFAULT_ROUNDS, DEFAULT_SHARES, FIRST_PHASES
 from strategies.privacy.plan import LARGE_CROWD_SHARE, PrivacyPlan, Stage, plan_privacy
-from strategies.rule import Choice, choose_init, choose_release
+from strategies.rule import (
+    Choice,
+    choose_contrast,
+    choose_init,
+    choose_release,
+    noise_of_release,
+)
 
 CLASSES = 10
 """Taken for a data set that is not at hand (a hub id, a file elsewhere) when the rule is asked."""
@@ -81,12 +87,26 @@ def release(config: PinaConfig) -> Choice:
     return choose_release(_crowd(plan, plan.train), noise, config.clusters, update_size(config))
 
 
+@lru_cache(maxsize=16)
+def contrast(config: PinaConfig) -> float:
+    """Weight of the contrasts where the release is "coded"."""
+    if not config.private:
+        return choose_contrast(0.0)
+    init = initialisation(config).value
+    plan = privacy_plan(config, init if init in FIRST_PHASES else "random")
+    noise = plan.train.noise_multiplier
+    crowd = _crowd(plan, plan.train)
+    return choose_contrast(noise_of_release(crowd, noise, config.clusters, update_size(config)))
+
+
 def explain(config: PinaConfig) -> str:
     """One line on what is used and why."""
     parts = []
     for key, choice in (("init", initialisation(config)), ("release", release(config))):
         reason = f" (auto: {choice.reason})" if choice.reason else ""
         parts.append(f"{key} = {choice.value}{reason}")
+    if release(config).value == "coded":
+        parts.append(f"contrast = {contrast(config):g}")
     return "; ".join(parts)
 
 

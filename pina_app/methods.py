@@ -27,6 +27,7 @@ from strategies.privacy.calibration import Event, calibrate
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.randomness import stream
+from strategies.release import CONTRAST
 from strategies.rr_cluster import RRCluster
 
 RANDOM_B = 0.02
@@ -69,13 +70,15 @@ def method_aggregation(config: PinaConfig, method: str) -> Aggregation:
     """What one method does with its secure sums."""
     entry = entry_of(config, method)
     steps = _typical_steps(config) if method == "fednova" else 1
+    release = choices.release(config).value if _knows_clusters(entry) else "slots"
     return Aggregation(
         threshold=config.clip / steps,  # FedNova's updates are those of a single step
         rescale=entry.rescale or config.rescale,
         skip=entry.skip or config.skip,
         equal_norm_rounds=config.equal_norm_rounds,
         server_momentum=config.server_momentum,
-        release=choices.release(config).value if _knows_clusters(entry) else "slots",
+        release=release,
+        contrast=choices.contrast(config) if release == "coded" else CONTRAST,
     )
 
 

@@ -16,7 +16,7 @@ from strategies.clustering.normality import (
     normality,
     scale_by_normality,
 )
-from strategies.release import RELEASES, Coded, Layout, Slots
+from strategies.release import CONTRAST, RELEASES, Coded, Layout, Slots
 
 SKIPS = ("energy", "none")
 SMALLEST_COUNT = 0.05
@@ -54,6 +54,8 @@ class Aggregation:
         Layout of the training release. "coded" updates models in ``strategies.coded`` instead of
         ``updates``: it needs ``rescale = "count"`` (it divides by the noisy counts of the
         initialisation) and no server momentum, and shrinks where ``skip`` would leave out.
+    contrast : float
+        a > 0 of "coded".
     """
 
     threshold: float
@@ -63,6 +65,7 @@ class Aggregation:
     equal_norm_rounds: int = 0
     server_momentum: float = 0.0
     release: str = "slots"
+    contrast: float = CONTRAST
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -78,6 +81,8 @@ class Aggregation:
             raise ValueError(f"server_momentum = {self.server_momentum}: must be in [0, 1)")
         if self.release not in RELEASES:
             raise ValueError(f"release = {self.release!r}: must be one of {RELEASES}")
+        if not self.contrast > 0:
+            raise ValueError(f"contrast = {self.contrast}: must be > 0")
         reason = not_coded(self.rescale, self.server_momentum)
         if self.release == "coded" and reason:
             raise ValueError(f"release = 'coded': {reason}")
@@ -90,7 +95,7 @@ class Aggregation:
     def layout(self, clusters: int, width: int) -> Layout:
         """Layout of the training release."""
         if self.release == "coded":
-            return Coded(clusters, width, self.threshold)
+            return Coded(clusters, width, self.threshold, self.contrast)
         return Slots(clusters, width, self.threshold, self.counters)
 
     def updates(

@@ -180,6 +180,7 @@ class ClusteredStrategy(OneModelStart):
             noise_multiplier=self.plan.train.noise_multiplier if self.local_noise else 0.0,
             private=self.plan.private,
             release=self.aggregation.release,
+            contrast=self.aggregation.contrast,
         )
 
     def prototypes(self) -> NDArray[np.float64] | None:
@@ -301,7 +302,8 @@ class ClusteredStrategy(OneModelStart):
         if request.release == "coded":
             if self._coded is None:
                 self._coded = CodedModels.starting_at(wire.flatten(self.models))
-            self._coded.add(sums, self.plan.train.cohort * self.shares(), noise_std)
+            counts_taken = self.plan.train.cohort * self.shares()
+            self._coded.add(sums, counts_taken, noise_std, request.contrast)
             self.models = wire.unflatten(self._coded.rows(), self.models[0])
             return
         updates, self.skipped = self.aggregation.updates(

@@ -58,7 +58,9 @@ def shares_of(counts: NDArray[np.floating]) -> NDArray[np.float64]:
     return normalised
 
 
-def difference_variance(counts: NDArray[np.floating], noise_std: float) -> NDArray[np.float64]:
+def difference_variance(
+    counts: NDArray[np.floating], noise_std: float, contrast: float = CONTRAST
+) -> NDArray[np.float64]:
     """Variance (C,) of the noise that one round adds to every number of a cluster's difference.
 
     Parameters
@@ -67,11 +69,13 @@ def difference_variance(counts: NDArray[np.floating], noise_std: float) -> NDArr
         n_c > 0, clients that the clusters are taken to have; their sum is N.
     noise_std : float
         s, of every number of the release.
+    contrast : float
+        a.
     """
     size = len(counts)
     common = 1 / (size * counts) - 1 / counts.sum()
-    contrast = (size - 1) / (size * CONTRAST * counts)
-    variance: NDArray[np.float64] = noise_std**2 * (common**2 + contrast**2)
+    own = (size - 1) / (size * contrast * counts)
+    variance: NDArray[np.float64] = noise_std**2 * (common**2 + own**2)
     return variance
 
 
@@ -123,7 +127,13 @@ class CodedModels:
         clusters, width = rows.shape
         return cls(rows, np.zeros(width), np.zeros_like(rows), np.zeros(clusters))
 
-    def add(self, sums: NDArray[np.float64], counts: NDArray[np.float64], noise_std: float) -> None:
+    def add(
+        self,
+        sums: NDArray[np.float64],
+        counts: NDArray[np.float64],
+        noise_std: float,
+        contrast: float = CONTRAST,
+    ) -> None:
         """Take in one release.
 
         Parameters
@@ -134,11 +144,13 @@ class CodedModels:
             n_c, which add up to N.
         noise_std : float
             s, of every number of the release.
+        contrast : float
+            a of the release.
         """
         mean = sums.sum(axis=0) / counts.sum()
         self.base = self.base + mean
         self.differences = self.differences + sums / counts[:, None] - mean
-        self.variance = self.variance + difference_variance(counts, noise_std)
+        self.variance = self.variance + difference_variance(counts, noise_std, contrast)
 
     def rows(self) -> NDArray[np.float64]:
         """The cluster models (C, D)."""

@@ -21,7 +21,7 @@ from strategies.privacy.mechanisms import to_grid
 
 RELEASES = ("slots", "coded")
 CONTRAST = 0.5
-"""a: weight of the contrasts between clusters relative to the common part."""
+"""a: weight of the contrasts between clusters relative to the common part, unless given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,11 +107,14 @@ class Coded:
         D, numbers in one update.
     threshold : float
         S > 0: L2 norm of the whole vector, so updates are clipped to ``S / sqrt(1 + a^2)``.
+    contrast : float
+        a > 0: the smaller, the less the contrasts cost the common part, and the noisier they are.
     """
 
     clusters: int
     width: int
     threshold: float
+    contrast: float = CONTRAST
 
     @property
     def size(self) -> int:
@@ -132,7 +135,7 @@ class Coded:
         """
         usable = np.isfinite(updates).all(axis=-1)
         total = np.zeros((self.clusters, self.width), dtype=np.int64)
-        codes = np.hstack([np.ones((self.clusters, 1)), CONTRAST * simplex(self.clusters)])
+        codes = np.hstack([np.ones((self.clusters, 1)), self.contrast * simplex(self.clusters)])
         clip = self.threshold / float(np.linalg.norm(codes[0]))
         for update, cluster in zip(updates[usable], clusters[usable], strict=True):
             coded = np.outer(codes[cluster], clip_l2(update, clip))
@@ -147,7 +150,7 @@ class Coded:
         """
         parts = total.reshape(self.clusters, self.width)
         contrasts = simplex(self.clusters) @ parts[1:]
-        weight = (self.clusters - 1) / (self.clusters * CONTRAST)
+        weight = (self.clusters - 1) / (self.clusters * self.contrast)
         return parts[0] / self.clusters + weight * contrasts, None
 
 

@@ -17,6 +17,10 @@ CIFAR-10 clients:
   of the clipping threshold. ``coded`` pays with real cohorts of 1,000 to 3,000 clients (q = 1, 20
   rounds, a head of 3,850 numbers: .9 to .3 at epsilon 2, a quarter of that at 8), ``slots`` is as
   good and has counters with simulated 10,000 (.01): ``LOUD_NOISE`` = .05.
+* With contrasts of half its weight the common part of ``coded`` is 12 % noisier than FedAvg's, with
+  .35 it is 6 %. On images set aside (800 clients, 3 seeds) .35 is better by .2 to .4 points at a
+  noise of .9 S (epsilon 2), also with clusters of 9:1 and with C = 3 for 2; at .35 S (epsilon 8) it
+  is worse by .3 to .5 with even clusters: ``LOUD_CONTRAST`` above ``VERY_LOUD_NOISE``.
 
 Pure functions of the calibrated noise multipliers, so of epsilon, K, q and the number of releases.
 """
@@ -26,6 +30,8 @@ import math
 
 CLIENTS_A_NOISE = 400.0
 LOUD_NOISE = 0.05
+VERY_LOUD_NOISE = 0.5
+QUIET_CONTRAST, LOUD_CONTRAST = 0.5, 0.35
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +70,22 @@ def choose_init(
     )
 
 
+def noise_of_release(clients: float, noise_multiplier: float, clusters: int, width: int) -> float:
+    """Norm of the noise on the mean of a training release, in units of S; as below."""
+    return noise_multiplier * math.sqrt(clusters * width) / clients
+
+
+def choose_contrast(noise: float) -> float:
+    """Weight of the contrasts of ``coded``: less where the noise is so loud that they say little.
+
+    Parameters
+    ----------
+    noise : float
+        ``noise_of_release``.
+    """
+    return LOUD_CONTRAST if noise > VERY_LOUD_NOISE else QUIET_CONTRAST
+
+
 def choose_release(clients: float, noise_multiplier: float, clusters: int, width: int) -> Choice:
     """``slots``, or ``coded`` where the noise of independent slots would be loud.
 
@@ -78,7 +100,7 @@ def choose_release(clients: float, noise_multiplier: float, clusters: int, width
     """
     if clusters == 1:
         return Choice("slots", "one cluster")
-    noise = noise_multiplier * math.sqrt(clusters * width) / clients
+    noise = noise_of_release(clients, noise_multiplier, clusters, width)
     loud = noise > LOUD_NOISE
     return Choice(
         "coded" if loud else "slots",

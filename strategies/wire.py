@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from strategies.release import Coded, Layout, Slots
+from strategies.release import CONTRAST, Coded, Layout, Slots
 
 Model = dict[str, NDArray[Any]]
 """Arrays of one cluster model by name."""
@@ -72,6 +72,8 @@ class RoundRequest:
         Probabilities of moving to another cluster, see ``strategies.rr_cluster``.
     release : {"slots", "coded"}
         Which layout of ``strategies.release``; "coded" has no kappa.
+    contrast : float
+        a of "coded".
     """
 
     method: str
@@ -89,12 +91,13 @@ class RoundRequest:
     leave: list[float] | None = None
     join: list[float] | None = None
     release: str = "slots"
+    contrast: float = CONTRAST
 
     @property
     def layout(self) -> Layout:
         """Layout of the round's release."""
         if self.release == "coded":
-            return Coded(self.clusters, self.width, self.threshold)
+            return Coded(self.clusters, self.width, self.threshold, self.contrast)
         return Slots(self.clusters, self.width, self.threshold, self.kappa)
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from pina_app import choices
 from pina_app.config import PRESETS, PinaConfig, from_run_config
-from pina_app.methods import create_strategy, method_aggregation, method_plan
+from pina_app.methods import create_strategy, initial_models, method_aggregation, method_plan
 from strategies.pina import PINA
+from strategies.release import Coded
 from tests.pina_app.vits import random_statistics
 
 REAL = PinaConfig(clients=1000, q=1.0, rounds=20, noise_cohort_size=None)
@@ -46,6 +47,21 @@ def test_a_real_cohort() -> None:
     assert "\n" not in line
     assert "init = spectral (auto: 1,000 clients over noise" in line
     assert "release = coded (auto: noise" in line
+    # Its 2 x 714 numbers are few: noise .3 S.  A head of 3,850 is louder.
+    assert strategy.aggregation.contrast == 0.5
+    assert line.endswith("contrast = 0.5")
+
+
+def test_very_loud_noise_weakens_the_contrasts() -> None:
+    """In the strategy, in what clients are asked, and in the layout that both sides use."""
+    config = dataclasses.replace(REAL, clients=500)
+    assert choices.contrast(config) == 0.35
+    assert choices.explain(config).endswith("contrast = 0.35")
+    for method in ("pina", "oracle"):
+        strategy = create_strategy(config, method, random_statistics(16), None)
+        strategy.models = initial_models(config, method, 16, 10)
+        request = strategy.request(strategy.init_rounds + 1)
+        assert request.layout == Coded(2, request.width, config.clip, 0.35)
 
 
 def test_the_rule_leaves_epsilon_for_training() -> None:

@@ -18,7 +18,7 @@ from strategies.pina import PINA
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.mechanisms import from_grid
 from strategies.privacy.secure_sum import TrustedSum
-from strategies.release import Coded
+from strategies.release import CONTRAST, Coded
 from tests.contract.conftest import CLIENTS, Problem, make_plan, make_strategy, run, start_models
 
 
@@ -41,22 +41,23 @@ def released(
 @pytest.mark.parametrize(
     "counts", [[30.0, 30.0], [54.0, 6.0], [20.0] * 3, [40.0, 15.0, 5.0], [7.0, 3.0, 25.0, 25.0]]
 )
-def test_noise_of_the_differences_is_the_stated_one(counts: list[float]) -> None:
+@pytest.mark.parametrize("contrast", [CONTRAST, 0.2])
+def test_noise_of_the_differences_is_the_stated_one(counts: list[float], contrast: float) -> None:
     """Three rounds of noise through the mechanism; 60,000 numbers a cluster.
 
     The standard error of a variance is sqrt(2 / 60,000) = .6 %: 3 % are five of them. The counts
     need not add up to the cohort of the release: noise does not know them.
     """
     rng, n_c = np.random.default_rng(2), np.array(counts)
-    layout = Coded(len(n_c), 60_000, threshold=0.7)
+    layout = Coded(len(n_c), 60_000, 0.7, contrast)
     nobody = np.zeros((0, layout.width))
     models = CodedModels.starting_at(np.zeros((len(n_c), layout.width)))
     for multiplier in (1.5, 4.0, 0.3):
         sums = released(layout, nobody, np.zeros(0, dtype=np.intp), multiplier, rng)
-        models.add(sums, n_c, multiplier * layout.sensitivity)
+        models.add(sums, n_c, multiplier * layout.sensitivity, contrast)
     np.testing.assert_allclose(models.differences.var(axis=1), models.variance, rtol=0.03)
     # Rounds differ in their noise: variances add, standard deviations do not.
-    one = difference_variance(n_c, 0.7)
+    one = difference_variance(n_c, 0.7, contrast)
     np.testing.assert_allclose(models.variance, one * (1.5**2 + 4.0**2 + 0.3**2), rtol=1e-12)
     np.testing.assert_allclose(
         models.base.var(), 0.49 * (1.5**2 + 4.0**2 + 0.3**2) / n_c.sum() ** 2, rtol=0.03

@@ -170,11 +170,12 @@ def test_code_by_hand() -> None:
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 3, 5])
-def test_codes_decode_to_what_slots_hold(clusters: int) -> None:
+@pytest.mark.parametrize("contrast", [CONTRAST, 0.2])
+def test_codes_decode_to_what_slots_hold(clusters: int, contrast: float) -> None:
     """Without noise and clipping: the clusters' sums, which add up to the common part."""
     rng = np.random.default_rng(clusters)
     updates, chosen = 0.05 * rng.standard_normal((30, 6)), rng.integers(0, clusters, 30)
-    coded, slots = Coded(clusters, 6, 2.0), Slots(clusters, 6, 2.0)
+    coded, slots = Coded(clusters, 6, 2.0, contrast), Slots(clusters, 6, 2.0)
     values = from_grid(coded.encode(updates, chosen)[0], coded.sensitivity)
     sums, _ = coded.decode(values)
     expected, _ = slots.decode(from_grid(slots.encode(updates, chosen)[0], slots.sensitivity))
@@ -183,9 +184,10 @@ def test_codes_decode_to_what_slots_hold(clusters: int) -> None:
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 4])
-def test_sensitivity_of_a_code_is_reached(clusters: int) -> None:
+@pytest.mark.parametrize("contrast", [CONTRAST, 0.35, 2.0])
+def test_sensitivity_of_a_code_is_reached(clusters: int, contrast: float) -> None:
     """A clipped update comes up to S, and never beyond in exact integers."""
-    layout = Coded(clusters, 5, threshold=0.7)
+    layout = Coded(clusters, 5, 0.7, contrast)
     assert layout.sensitivity == 0.7
     for cluster in range(clusters):
         total, _ = layout.encode(np.full((1, 5), 9.0), np.array([cluster]))

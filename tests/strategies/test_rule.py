@@ -2,7 +2,7 @@
 
 import pytest
 
-from strategies.rule import choose_init, choose_release
+from strategies.rule import choose_contrast, choose_init, choose_release, noise_of_release
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,13 @@ def test_more_than_two_clusters() -> None:
 def test_release(clients: float, noise: float, clusters: int, expected: str) -> None:
     """D = 3,850, a linear head for ten classes."""
     assert choose_release(clients, noise, clusters, 3850).value == expected
+
+
+def test_contrast() -> None:
+    """Real cohorts of 1,000 at epsilon 2 and 8, 3,000 at 2, and the edge."""
+    noises = [noise_of_release(n, z, 2, 3850) for n, z in ((1000, 8.0), (1000, 3.1), (3000, 7.5))]
+    assert noises == pytest.approx([0.70, 0.27, 0.22], abs=0.005)
+    assert [choose_contrast(noise) for noise in (*noises, 0.5)] == [0.35, 0.5, 0.5, 0.5]
 
 
 def test_release_at_the_edge() -> None:
