@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.wireless.heat_bath import Data, HeatBath, NoisePool
+from strategies.wireless.heat_bath import IMPROVEMENT, Data, HeatBath, NoisePool
 from strategies.wireless.problem import (
     Clustering,
     ClusteringProblem,
@@ -116,7 +116,7 @@ def anneal_population(
     """
     labels, heads, tables = stack_starts(problem, starts)
     data = full_data(problem)
-    bath = HeatBath(data, labels, heads, tables, NoisePool(rng, np.float32))
+    bath = HeatBath(data, labels, heads, tables, NoisePool(rng))
     best, unit = _Best(problem), bath.typical_change()
     best.offer(bath)
     exchanged = 0
@@ -137,9 +137,9 @@ def anneal_population(
         elif budget.done % 16 == 0:
             bath.rebuild()
         best.offer(bath)
-    last = HeatBath(data, bath.labels, bath.heads, tables, NoisePool(rng))
-    _descend(last, budget, free_heads)
-    best.offer(last)
+    bath.rebuild()
+    _descend(bath, budget, free_heads)
+    best.offer(bath)
     return best.clustering
 
 
@@ -150,7 +150,7 @@ def _descend(bath: HeatBath, budget: Budget, free_heads: bool) -> None:
         if free_heads:
             bath.draw_heads(0.0)
         bath.sweep(0.0)
-        if (bath.value > before - 1e-12).all() or budget.progress() >= 1:
+        if (bath.value > before - IMPROVEMENT).all() or budget.progress() >= 1:
             break
     bath.rebuild()
 
@@ -163,7 +163,7 @@ class _Best:
         self.clustering: Clustering
 
     def offer(self, bath: HeatBath) -> None:
-        values = bath.value  # in single precision while annealing
+        values = bath.value  # in single precision
         row = int(values.argmin())
         if values[row] < self.value + SINGLE_ERROR:
             clustering = Clustering(bath.labels[row].copy(), bath.heads[row][bath.heads[row] >= 0])

@@ -13,7 +13,7 @@ from strategies.wireless.annealing import Budget, Clock, anneal_population, full
 from strategies.wireless.association_exact import associate_exactly
 from strategies.wireless.association_pulp import SolverName, partition_with_fixed_heads
 from strategies.wireless.blocks import anneal_blocks
-from strategies.wireless.heat_bath import HeatBath, NoisePool, prepare
+from strategies.wireless.heat_bath import IMPROVEMENT, HeatBath, NoisePool, prepare
 from strategies.wireless.problem import Clustering, ClusteringProblem, IntArray
 from strategies.wireless.solution import Solution, make_solution
 from strategies.wireless.starts import greedy_association, transport_association
@@ -92,7 +92,7 @@ def associate_many(
     for _ in range(DESCENT_SWEEPS):
         before = bath.value.copy()
         bath.sweep(0.0)
-        if (bath.value > before - 1e-12).all():
+        if (bath.value > before - IMPROVEMENT).all():
             break
     return [
         replace(start, labels=row.copy()) for start, row in zip(starts, bath.labels, strict=True)

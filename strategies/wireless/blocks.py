@@ -15,7 +15,6 @@ import numpy as np
 
 from strategies.wireless.annealing import DISTANCE_FLOOR, Budget, weight_table
 from strategies.wireless.heat_bath import Data, HeatBath, NoisePool
-from strategies.wireless.heat_bath_steps import block_distances
 from strategies.wireless.problem import (
     Clustering,
     ClusteringProblem,
@@ -42,7 +41,7 @@ def anneal_blocks(
     hot: float = HOT,
 ) -> Clustering:
     """The best clustering found from ``start`` (feasible), with the same number of heads."""
-    noise = NoisePool(rng, np.float32)
+    noise = NoisePool(rng)
     rows, norms = principal_factor(problem.unit_gradients, rng)
     factor = _padded(rows), _padded(norms)
     labels, heads = start.labels.copy(), start.heads.copy()
@@ -133,6 +132,8 @@ def _members(labels: IntArray, groups: IntArray) -> IntArray:
 def _block_data(
     problem: ClusteringProblem, factor: tuple[RealArray, RealArray], devices: IntArray
 ) -> Data:
+    from strategies.wireless.heat_bath_steps import block_distances
+
     rows = factor[0][devices]
     gram = np.matmul(rows, rows.transpose(0, 2, 1))
     everyone = np.arange(devices.shape[1])

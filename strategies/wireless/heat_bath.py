@@ -15,18 +15,19 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.wireless import heat_bath_steps as steps
-from strategies.wireless.heat_bath_steps import FORBIDDEN
 from strategies.wireless.problem import FloatArray, IntArray, RealArray
 
+FORBIDDEN = 1e9
 POOL_SIZE = 1 << 16
+IMPROVEMENT = 1e-7
+"""Smallest improvement that a descent makes: what single precision can tell."""
 BoolArray = NDArray[np.bool_]
 
 
 class NoisePool:
     """Gumbel noise, drawn once, read from random offsets; it turns an argmin into a draw."""
 
-    def __init__(self, rng: np.random.Generator, kind: type[np.floating] = np.float64) -> None:
+    def __init__(self, rng: np.random.Generator, kind: type[np.floating] = np.float32) -> None:
         self.rng = rng
         self.values = np.asarray(-np.log(rng.standard_exponential(POOL_SIZE)), dtype=kind)
 
@@ -71,6 +72,10 @@ class HeatBath:
         weight_table: FloatArray,
         noise: NoisePool,
     ) -> None:
+        # It imports Numba, which nodes do without.
+        from strategies.wireless import heat_bath_steps
+
+        self.steps = steps = heat_bath_steps
         (size, devices), width, kind = labels.shape, heads.shape[1], noise.values.dtype
         self.size, self.devices, self.noise = size, devices, noise
         gram = np.ascontiguousarray(data.gram, dtype=kind)
@@ -108,7 +113,7 @@ class HeatBath:
 
     def rebuild(self) -> None:
         """Recompute all sums from the labels, which also removes rounding drift."""
-        steps.rebuild(self.state)
+        self.steps.rebuild(self.state)
 
     @property
     def value(self) -> FloatArray:
@@ -132,7 +137,8 @@ class HeatBath:
             if self.state.locked[row, device]:
                 out[row] = FORBIDDEN
             else:
-                steps.changes(steps.member(self.state, row), device, column, out[row])
+                member = self.steps.member(self.state, row)
+                self.steps.changes(member, device, column, out[row])
         return out
 
     def sweep(self, temperature: float) -> None:
@@ -143,12 +149,13 @@ class HeatBath:
         order = self.noise.rng.random(self.labels.shape).argsort(axis=1)
         length = self.devices + self.heads.shape[1] + 1
         offsets = self.noise.offsets(order.shape, length)
-        steps.sweep(self.state, order, offsets, self.noise.values, temperature, 1e-13)
+        pool = self.noise.values
+        self.steps.sweep(self.state, order, offsets, pool, temperature, IMPROVEMENT)
 
     def draw_heads(self, temperature: float) -> None:
         """Draw every head anew among the candidates of its cluster (temperature 0: the medoid)."""
         offsets = self.noise.offsets((self.size,), self.devices)
-        steps.draw_heads(self.state, offsets, self.noise.values, temperature)
+        self.steps.draw_heads(self.state, offsets, self.noise.values, temperature)
 
     def exchange_heads(self, temperature: float) -> None:
         """Propose, for every member, that a random head and a random candidate of another cluster
@@ -158,7 +165,7 @@ class HeatBath:
         clusters = (rng.random(self.size) * (self.heads >= 0).sum(axis=1)).astype(np.int64)
         devices = rng.integers(self.devices, size=(self.size,))
         most = np.asarray(temperature * rng.standard_exponential(self.size))
-        steps.exchange_heads(self.state, clusters, devices, most)
+        self.steps.exchange_heads(self.state, clusters, devices, most)
 
     def copy_members(self, target: IntArray, origin: IntArray) -> None:
         """Overwrite members by copies of others (shared data only)."""
@@ -181,14 +188,14 @@ class HeatBath:
 def prepare() -> None:
     """Compile the loops, or load them from disk, before a search's time begins.
 
-    About ten seconds the first time on a machine, half a second in a later process.
+    Some seconds the first time on a machine, half a second in a later process.
     """
     labels = np.arange(2)[None]
-    for kind in (np.float32, np.float64):
-        data = Data(np.eye(2)[None], 1 - np.eye(2)[None], np.ones((1, 2)), np.ones((1, 2), int))
-        noise = NoisePool(np.random.default_rng(0), kind)
-        bath = HeatBath(data, labels, labels, np.ones((1, 4)), noise)
-        bath.sweep(1.0)
-        bath.draw_heads(1.0)
-        bath.exchange_heads(1.0)
-    steps.block_distances(np.zeros((1, 2, 2), dtype=np.float32), np.float32(1))
+    data = Data(np.eye(2)[None], 1 - np.eye(2)[None], np.ones((1, 2)), np.ones((1, 2), int))
+    noise = NoisePool(np.random.default_rng(0))
+    bath = HeatBath(data, labels, labels, np.ones((1, 4)), noise)
+    bath.sweep(1.0)
+    bath.draw_heads(1.0)
+    bath.exchange_heads(1.0)
+    bath.typical_change()
+    bath.steps.block_distances(np.zeros((1, 2, 2), dtype=np.float32), np.float32(1))

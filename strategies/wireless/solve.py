@@ -13,6 +13,7 @@ from strategies.wireless.association_exact import solve_exactly
 from strategies.wireless.association_pulp import SolverName, partition_with_free_heads
 from strategies.wireless.bounds import lower_bound
 from strategies.wireless.head_selection import select_heads
+from strategies.wireless.heat_bath import prepare
 from strategies.wireless.p_median import p_median
 from strategies.wireless.problem import ClusteringProblem, IntArray
 from strategies.wireless.solution import Solution, make_solution
@@ -60,6 +61,8 @@ def solve(
             found = solve_exactly(problem)
             elapsed = time.perf_counter() - started
             return make_solution(problem, found, proved=True, seconds=elapsed)
+    prepare()
+    started = time.perf_counter()
     rng = np.random.default_rng(seed)
     budget = seconds
     if seconds is not None and certify:

@@ -9,6 +9,7 @@ FOREIGN = (
     "peft",
     "opacus",
     "matplotlib",
+    "numba",
     "datasets",
     "pina_app",
     "wireless_cfl_app",

@@ -44,7 +44,7 @@ def test_changes_in_single_precision_and_with_padding(draw, seed: int, shared: b
     table = weight_table(problem, len(start.heads), problem.devices + 2)
     plain = HeatBath(
         full_data(problem), start.labels[None], start.heads[None], table[None],
-        NoisePool(np.random.default_rng(0)),
+        NoisePool(np.random.default_rng(0), np.float64),
     )  # fmt: skip
     bath = padded_bath(problem, seed, np.float32, shared=shared)
     np.testing.assert_allclose(bath.value, np.repeat(plain.value, 2), atol=1e-6)
@@ -120,7 +120,7 @@ def test_the_draw_follows_boltzmann(draw) -> None:
     device = int(np.setdiff1d(np.arange(8), start.heads)[0])
     rng = np.random.default_rng(0)
     counts: dict[tuple[int, ...], int] = {}
-    draws, noise = 4000, NoisePool(rng)
+    draws, noise = 4000, NoisePool(rng, np.float64)
     labels, heads = start.labels[None], start.heads[None]
     bath = HeatBath(full_data(problem), labels, heads, table[None], noise)
     (changes,) = bath.changes(np.array([device]))

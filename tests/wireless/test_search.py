@@ -43,7 +43,7 @@ SEEDS = st.integers(0, 10_000)
 
 def bath_of(problem, starts, seed: int = 0) -> HeatBath:
     labels, heads, tables = stack_starts(problem, starts)
-    noise = NoisePool(np.random.default_rng(seed))
+    noise = NoisePool(np.random.default_rng(seed), np.float64)
     return HeatBath(full_data(problem), labels, heads, tables, noise)
 
 
