@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -59,6 +60,7 @@ def lower_bound(
     bounded apart; beyond U * N = ``DISTANCE_LIMIT`` the distance term keeps only the heads'
     distances to the server.
     """
+    prepare()
     deadline = clock() + seconds
     counts = list(range(problem.smallest_head_count, len(problem.candidates) + 1))
     if fixed_heads is not None:
@@ -235,6 +237,10 @@ class PriceBound:
         warm: PriceBound | None = None,
         parts: Parts = "joint",
     ) -> None:
+        # It imports Numba, which nodes do without.
+        from strategies.wireless import cheapest_cluster
+
+        self._loops = cheapest_cluster
         devices = problem.devices
         self.rows, self.heads, self.headless = rows, heads, parts == "gradients"
         most = min(int(problem.capacities.max()), devices - heads + 1)
@@ -243,17 +249,21 @@ class PriceBound:
         if parts == "distance":
             self.weight = np.zeros(most)
         if self.headless:
-            self.owner = np.zeros(0, dtype=np.int64)
+            self.owner = np.full(1, -1)
             self.near, self.far = np.zeros((1, devices)), np.zeros(1)
             self.allowed = np.ones((1, most), dtype=bool)
         else:
-            self.owner = problem.candidates
+            self.owner = (
+                problem.candidates.copy()
+            )  # not read-only: one kind of array to compile for
             near = problem.distances_m(self.owner, np.arange(devices))
             self.near = problem.distance_weight * near
             self.far = problem.distance_weight * problem.server_distances_m()[self.owner]
             self.allowed = self.sizes[None, :] <= problem.capacities[:, None]
         self.tangents = np.tile(rows.mean(axis=0), (len(self.near), most, 1))
         self.curved = bool(self.weight.any())
+        # One array for all steps: a fresh one would cost as much as what is done with it.
+        self._linear = np.empty((len(self.near), most if self.curved else 1, devices))
         self.or_more = not depends_on_head_count(problem)
         if warm is not None:
             self.prices = warm.best_prices.copy()
@@ -267,28 +277,18 @@ class PriceBound:
 
     def evaluate(self, smoothing: float) -> tuple[float, FloatArray]:
         """The bound at the present prices and tangents, and its supergradient in the prices."""
-        own, most = np.arange(len(self.owner)), len(self.sizes)
-        linear = (self.near - self.prices)[:, None, :]
+        linear = self._linear
         if self.curved:
-            slope = 2 * self.weight * self.sizes
-            linear = linear + slope[:, None] * np.matmul(self.tangents, self.rows.T)
-        own_cost = linear[own, :, self.owner]
-        linear[own, :, self.owner] = -1e9  # the head comes first
-        order = linear.argpartition(most - 1, axis=2)[:, :, :most]
-        smallest = np.take_along_axis(linear, order, axis=2)
-        inner = smallest.argsort(axis=2)
-        order = np.take_along_axis(order, inner, axis=2)
-        smallest = np.take_along_axis(smallest, inner, axis=2)
-        if not self.headless:
-            smallest[:, :, 0] = own_cost
-        taken = self.sizes[:, None] > np.arange(most)
-        phi = self.far[:, None] + (smallest * taken).sum(axis=2)
+            np.matmul(self.tangents, self.rows.T, out=linear)
+            linear *= (2 * self.weight * self.sizes)[:, None]
+            linear += (self.near - self.prices)[:, None, :]
+        else:
+            np.subtract(self.near, self.prices, out=linear[:, 0])
+        constant = np.where(self.allowed, self.far[:, None], np.inf)
         if self.curved:
             squares = np.einsum("njp,njp->nj", self.tangents, self.tangents)
-            phi -= self.weight * self.sizes**2 * squares
-        phi[~self.allowed] = np.inf
-        size = phi.argmin(axis=1)
-        per_head = phi.min(axis=1)
+            constant -= self.weight * self.sizes**2 * squares
+        per_head, size, members = self._loops.cheapest(linear, self.owner, constant)
         if self.headless:
             chosen = np.zeros(self.heads, dtype=np.int64)
         else:
@@ -296,16 +296,11 @@ class PriceBound:
             if self.or_more:
                 chosen = np.union1d(chosen, np.flatnonzero(per_head < 0))
         value = float(self.prices.sum() + per_head[chosen].sum())
-        cover = np.zeros(len(self.prices))
-        rank = size if order.shape[1] > 1 else np.zeros_like(size)
-        for n in chosen:
-            cover[order[n, rank[n], : self.sizes[size[n]]]] += 1
+        taken = np.arange(members.shape[1]) < size[:, None]
+        cover = np.bincount(members[chosen][taken[chosen]], minlength=len(self.prices))
         if smoothing > 0 and self.curved:  # only the sizes that decide; the others follow in turn
-            heads = np.arange(len(size))
-            sums = np.cumsum(self.rows[order[heads, rank]], axis=1)
-            means = sums[heads, size] / self.sizes[size][:, None]
-            self.tangents[heads, rank] += smoothing * (means - self.tangents[heads, rank])
-        return value, 1.0 - cover
+            self._loops.move_tangents(self.tangents, self.rows, size, members, smoothing)
+        return value, np.asarray(1.0 - cover, dtype=float)
 
     def improve(self, target: float, steps: int) -> float:
         """Up to ``steps`` steps towards ``target``; returns the best bound found."""
@@ -338,3 +333,13 @@ def reduced(unit_gradients: RealArray) -> RealArray:
         return rows
     values, vectors = np.linalg.eigh(rows @ rows.T)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+@cache
+def prepare() -> None:
+    """Compile the loops, or load them from disk, before a bound's time begins."""
+    from strategies.wireless import cheapest_cluster
+
+    rows, head = np.eye(2), np.zeros(1, dtype=np.int64)
+    found = cheapest_cluster.cheapest(np.zeros((1, 2, 2)), head, np.zeros((1, 2)))
+    cheapest_cluster.move_tangents(np.zeros((1, 2, 2)), rows, found[1], found[2], 0.5)

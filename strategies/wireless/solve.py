@@ -8,12 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from strategies.wireless import bounds, heat_bath
 from strategies.wireless.association import DP_LIMIT, associate
 from strategies.wireless.association_exact import solve_exactly
 from strategies.wireless.association_pulp import SolverName, partition_with_free_heads
-from strategies.wireless.bounds import lower_bound
 from strategies.wireless.head_selection import select_heads
-from strategies.wireless.heat_bath import prepare
 from strategies.wireless.p_median import p_median
 from strategies.wireless.problem import ClusteringProblem, IntArray
 from strategies.wireless.solution import Solution, make_solution
@@ -61,7 +60,9 @@ def solve(
             found = solve_exactly(problem)
             elapsed = time.perf_counter() - started
             return make_solution(problem, found, proved=True, seconds=elapsed)
-    prepare()
+    heat_bath.prepare()
+    if certify:
+        bounds.prepare()
     started = time.perf_counter()
     rng = np.random.default_rng(seed)
     budget = seconds
@@ -75,7 +76,7 @@ def solve(
     bound = 0.0
     if seconds is not None and certify:
         left = max(0.0, seconds - (time.perf_counter() - started))
-        bound = min(lower_bound(problem, solution.value, left, heads), solution.value)
+        bound = min(bounds.lower_bound(problem, solution.value, left, heads), solution.value)
     elapsed = time.perf_counter() - started
     return replace(solution, lower_bound=bound, seconds=elapsed)
 

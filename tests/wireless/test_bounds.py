@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from strategies.wireless import bounds
 from strategies.wireless.association_exact import solve_exactly
 from strategies.wireless.bounds import PriceBound, lower_bound, quick_bounds, reduced
+from strategies.wireless.cheapest_cluster import cheapest, move_tangents
 from strategies.wireless.problem import load_instance, objective
 from strategies.wireless.solve import solve
 from strategies.wireless.subsets import bound_for_head_count
@@ -55,6 +56,53 @@ def test_any_prices_and_tangents_give_a_valid_bound(draw, seed: int) -> None:
         bound.tangents = rng.normal(size=bound.tangents.shape)
         value, _ = bound.evaluate(smoothing=0.0)
         assert value <= objective(problem, found) + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_cheapest_clusters_by_sorting(seed: int) -> None:
+    """Heads and none, one row of costs for all sizes and one each, sizes that are not allowed."""
+    rng = np.random.default_rng(seed)
+    devices, most = int(rng.integers(4, 12)), int(rng.integers(1, 5))
+    heads = int(rng.integers(1, 4))
+    costs = rng.normal(size=(heads, most if seed % 2 else 1, devices))
+    owner = rng.permutation(devices)[:heads] if seed % 3 else np.full(heads, -1)
+    constant = rng.normal(size=(heads, most))
+    constant[rng.random(constant.shape) < 0.3] = np.inf
+    value, size, members = cheapest(costs, owner, constant)
+    for n in range(heads):
+        totals = []
+        for j in range(most):
+            row = costs[n, min(j, costs.shape[1] - 1)]
+            forced = [] if owner[n] < 0 else [owner[n]]
+            others = [u for u in np.argsort(row) if u not in forced]
+            chosen = (forced + others)[: j + 1]
+            totals.append(constant[n, j] + row[chosen].sum())
+            if size[n] == j + 1:
+                assert members[n, : j + 1].tolist() == chosen
+        assert value[n] == pytest.approx(min(totals))
+        assert size[n] == (0 if np.isinf(min(totals)) else np.argmin(totals) + 1)
+
+
+def test_tangents_move_towards_the_means() -> None:
+    rng = np.random.default_rng(0)
+    tangents, rows = rng.normal(size=(3, 4, 5)), rng.normal(size=(6, 5))
+    size, members = np.array([2, 0, 4]), rng.integers(0, 6, (3, 4))
+    expected = tangents.copy()
+    expected[0, 1] += 0.3 * (rows[members[0, :2]].mean(axis=0) - tangents[0, 1])
+    expected[2, 3] += 0.3 * (rows[members[2]].mean(axis=0) - tangents[2, 3])
+    move_tangents(tangents, rows, size, members, 0.3)
+    np.testing.assert_allclose(tangents, expected, rtol=1e-12)
+
+
+def test_a_bound_compiles_nothing_that_was_not_prepared(draw, monkeypatch) -> None:
+    bounds.prepare()
+    prepared = [len(loop.signatures) for loop in (cheapest, move_tangents)]
+    problem = draw(1, 30, alpha=0.5, candidates=np.arange(30), capacities=6)
+    lower_bound(problem, 1.0, seconds=0.05)
+    lower_bound(problem, 1.0, 0.05, np.arange(6))
+    monkeypatch.setattr(bounds, "JOINT_LIMIT", 0)
+    lower_bound(problem, 1.0, seconds=0.05)
+    assert prepared == [len(loop.signatures) for loop in (cheapest, move_tangents)]
 
 
 @pytest.mark.parametrize("seed", range(20))
