@@ -12,6 +12,7 @@ which the tests prove and one seed shows.
 
 import csv
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from runs import HERE, Run, execute, options
@@ -49,7 +50,7 @@ def runs_of(dataset: str, parts: Iterable[int]) -> list[tuple[str, Run]]:
                 try:
                     settings = tuned(dataset, "fedavg-momentum" if "momentum" in row else method)
                 except ValueError as error:
-                    print(error)
+                    _say(str(error))
                     continue
                 if name == "pina-discriminant":
                     settings += (("init", "discriminant"),)
@@ -58,6 +59,12 @@ def runs_of(dataset: str, parts: Iterable[int]) -> list[tuple[str, Run]]:
                 further = {k: row[k] for k in ("epsilon", "momentum", "public_data") if k in row}
                 found.append((name, Run(dataset, method, seed, settings=settings, **further)))
     return found
+
+
+@cache
+def _say(text: str) -> None:
+    """Print what is said more than once only once."""
+    print(text)
 
 
 def main() -> None:
