@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from strategies.wireless.problem import FloatArray, IntArray, RealArray
 
-FORBIDDEN = 1e9
 POOL_SIZE = 1 << 16
 IMPROVEMENT = 1e-7
 """Smallest improvement that a descent makes: what single precision can tell."""
@@ -135,7 +134,7 @@ class HeatBath:
         column = np.empty(width, dtype=out.dtype)
         for row, device in enumerate(devices):
             if self.state.locked[row, device]:
-                out[row] = FORBIDDEN
+                out[row] = self.steps.FORBIDDEN
             else:
                 member = self.steps.member(self.state, row)
                 self.steps.changes(member, device, column, out[row])
@@ -179,7 +178,7 @@ class HeatBath:
         for _ in range(4):
             devices = np.asarray(self.noise.rng.integers(self.devices, size=self.size))
             changes = np.abs(self.changes(devices)[:, : self.devices])
-            sizes.append(changes[changes < FORBIDDEN / 2])
+            sizes.append(changes[changes < self.steps.FORBIDDEN / 2])
         found = np.concatenate(sizes)
         return float(found.mean(dtype=float)) if found.size else 0.0
 

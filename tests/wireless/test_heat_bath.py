@@ -11,7 +11,8 @@ from strategies.wireless.annealing import Budget, full_data, weight_table
 from strategies.wireless.association import associate
 from strategies.wireless.blocks import anneal_blocks
 from strategies.wireless.head_selection import select_heads
-from strategies.wireless.heat_bath import FORBIDDEN, Data, HeatBath, NoisePool, prepare
+from strategies.wireless.heat_bath import Data, HeatBath, NoisePool, prepare
+from strategies.wireless.heat_bath_steps import FORBIDDEN
 from strategies.wireless.problem import Clustering, check_clustering, objective
 from strategies.wireless.starts import greedy_association, spread_heads
 from tests.wireless.oracles import feasible_start

@@ -27,7 +27,8 @@ from strategies.wireless.baselines import (
 )
 from strategies.wireless.blocks import anneal_blocks, principal_factor
 from strategies.wireless.head_selection import select_heads
-from strategies.wireless.heat_bath import FORBIDDEN, HeatBath, NoisePool
+from strategies.wireless.heat_bath import HeatBath, NoisePool
+from strategies.wireless.heat_bath_steps import FORBIDDEN
 from strategies.wireless.problem import Clustering, check_clustering, objective
 from strategies.wireless.solve import solve
 from strategies.wireless.starts import (
