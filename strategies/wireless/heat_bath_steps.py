@@ -13,8 +13,8 @@ gives the exact change of the objective by every step of a device u of cluster a
                        + w(n_a - 1) |s_a - g_u|^2 - w(n_a) |s_a|^2 - beta' d(u, h_a)
 
 A step that is made changes the rows of two clusters. Numba compiles at the first call, for the
-precision of the arrays, and keeps the result on disk. It asks for changes of the file of a function,
-not of what that calls in others: all loops that call each other are in this one.
+precision of the arrays, and keeps the result on disk. It looks for changes in the file of a
+function, not in what that calls elsewhere: all loops that call each other are in this one.
 """
 
 from typing import Any, NamedTuple
