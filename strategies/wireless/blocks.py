@@ -132,7 +132,7 @@ def _members(labels: IntArray, groups: IntArray) -> IntArray:
 def _block_data(
     problem: ClusteringProblem, factor: tuple[RealArray, RealArray], devices: IntArray
 ) -> Data:
-    from strategies.wireless.heat_bath_steps import block_distances
+    from strategies.wireless.heat_bath_steps import block_distances  # Numba: see HeatBath
 
     rows = factor[0][devices]
     gram = np.matmul(rows, rows.transpose(0, 2, 1))

@@ -253,9 +253,7 @@ class PriceBound:
             self.near, self.far = np.zeros((1, devices)), np.zeros(1)
             self.allowed = np.ones((1, most), dtype=bool)
         else:
-            self.owner = (
-                problem.candidates.copy()
-            )  # not read-only: one kind of array to compile for
+            self.owner = problem.candidates.copy()  # a read-only array would be compiled for anew
             near = problem.distances_m(self.owner, np.arange(devices))
             self.near = problem.distance_weight * near
             self.far = problem.distance_weight * problem.server_distances_m()[self.owner]
