@@ -127,14 +127,13 @@ def anneal_population(
             count = int(bath.size * SHARE)
             worst, best_members = order[bath.size - count :], order[:count]
             bath.copy_members(worst, best_members)
-            tables[worst] = tables[best_members]
             exchanged += 1
         bath.sweep(temperature)
         budget.done += 1
         if free_heads:
             bath.draw_heads(temperature)
             bath.exchange_heads(temperature)
-        elif budget.done % 16 == 0:
+        if budget.done % 16 == 0:
             bath.rebuild()
         best.offer(bath)
     bath.rebuild()

@@ -21,6 +21,7 @@ from strategies.wireless.problem import (
     FloatArray,
     IntArray,
     RealArray,
+    objective,
 )
 
 # Above HOT a long search is in equilibrium; below COLD hardly a step is made (U = 1,000).
@@ -68,7 +69,7 @@ def anneal_blocks(
         del bath, data  # before the next round builds its own
         if value < best_value:
             best, best_value = Clustering(labels.copy(), heads.copy()), value
-    return best
+    return min(start, best, key=lambda clustering: objective(problem, clustering))
 
 
 def _cooling(progress: float, hot: float) -> float:

@@ -242,7 +242,8 @@ class PriceBound:
 
         self._loops = cheapest_cluster
         devices = problem.devices
-        self.rows, self.heads, self.headless = rows, heads, parts == "gradients"
+        self.rows, self.heads, self.headless = rows.view(), heads, parts == "gradients"
+        self.rows.flags.writeable = False  # as many gradients are: one kind to compile for
         most = min(int(problem.capacities.max()), devices - heads + 1)
         self.sizes = np.arange(1, most + 1)
         self.weight = problem.cluster_weights(self.sizes, heads)
@@ -326,7 +327,7 @@ def reduced(unit_gradients: RealArray) -> RealArray:
     """(U, min(U, p)) rows with the same inner products."""
     if len(unit_gradients) > REDUCE_LIMIT:  # keep float32: a copy could be large
         return unit_gradients
-    rows = np.asarray(unit_gradients, dtype=float)
+    rows = np.array(unit_gradients, dtype=float, order="C")
     if rows.shape[1] <= len(rows):
         return rows
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -338,6 +339,9 @@ def prepare() -> None:
     """Compile the loops, or load them from disk, before a bound's time begins."""
     from strategies.wireless import cheapest_cluster
 
-    rows, head = np.eye(2), np.zeros(1, dtype=np.int64)
-    found = cheapest_cluster.cheapest(np.zeros((1, 2, 2)), head, np.zeros((1, 2)))
-    cheapest_cluster.move_tangents(np.zeros((1, 2, 2)), rows, found[1], found[2], 0.5)
+    head, costs = np.zeros(1, dtype=np.int64), np.zeros((1, 2, 2))
+    _, size, members = cheapest_cluster.cheapest(costs, head, costs[0, :1])
+    for rows in (np.eye(2), np.eye(2, dtype=np.float32)):
+        rows.flags.writeable = False
+        tangents = np.zeros((1, 2, 2), dtype=rows.dtype)
+        cheapest_cluster.move_tangents(tangents, rows, size, members, 0.5)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
+from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -280,6 +281,8 @@ def load_instance(path: str | Path) -> tuple[ClusteringProblem, IntArray]:
     Keys: positions_m, server_m, unit_gradients, candidates, capacity (a number or one a
     candidate), alpha; optional distance_reference_m, weighting, fixed_heads.
     """
+    if Path(path).exists() and not is_zipfile(path):
+        raise ValueError(f"{path}: is no .npz file; for a CSV of devices use the command 'plan'")
     with np.load(path, allow_pickle=False) as stored:
         required = ("positions_m", "server_m", "unit_gradients", "candidates", "capacity", "alpha")
         missing = [key for key in required if key not in stored]

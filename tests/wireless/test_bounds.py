@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -94,10 +96,19 @@ def test_tangents_move_towards_the_means() -> None:
     np.testing.assert_allclose(tangents, expected, rtol=1e-12)
 
 
-def test_a_bound_compiles_nothing_that_was_not_prepared(draw, monkeypatch) -> None:
+@pytest.mark.parametrize("kind", ["float64", "float32", "columns", "many"])
+def test_a_bound_compiles_nothing_that_was_not_prepared(draw, monkeypatch, kind: str) -> None:
     bounds.prepare()
     prepared = [len(loop.signatures) for loop in (cheapest, move_tangents)]
     problem = draw(1, 30, alpha=0.5, candidates=np.arange(30), capacities=6)
+    if kind == "columns":
+        gradients = np.asfortranarray(problem.unit_gradients[:, :5])
+    else:
+        gradients = problem.unit_gradients[:, :5].astype("float64" if kind == "float64" else "f4")
+    gradients /= np.linalg.norm(gradients, axis=1, keepdims=True)
+    problem = replace(problem, unit_gradients=gradients)
+    if kind == "many":
+        monkeypatch.setattr(bounds, "REDUCE_LIMIT", 20)
     lower_bound(problem, 1.0, seconds=0.05)
     lower_bound(problem, 1.0, 0.05, np.arange(6))
     monkeypatch.setattr(bounds, "JOINT_LIMIT", 0)

@@ -150,3 +150,10 @@ def test_instance_without_a_key_is_refused(tmp_path) -> None:
 def test_replace_keeps_the_reference() -> None:
     problem = ClusteringProblem(**SQUARE)
     assert replace(problem, alpha=0.5).distance_reference_m == problem.distance_reference_m
+
+
+def test_a_csv_is_no_instance(tmp_path) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text("id,x_m,y_m\na,0,0\n")
+    with pytest.raises(ValueError, match=r"is no \.npz file; for a CSV of devices use .*plan"):
+        load_instance(path)

@@ -266,3 +266,11 @@ def test_size_weighting_does_not_reward_unbalanced_clusters(draw) -> None:
     size = select_heads(draw(4, 40, weighting="size", **fixed), sweeps=80)
     assert len(size.clustering.heads) == 4
     assert len(paper.clustering.heads) > 4
+
+
+def test_blocks_return_the_start_if_they_find_nothing_better(draw) -> None:
+    """At alpha = 0 the transport start is optimal; a few hot sweeps leave it."""
+    problem = draw(1, 320, alpha=0.0, candidates=np.arange(320), capacities=15)
+    heads = spread_heads(problem, 25)
+    best = objective(problem, transport_association(problem, heads))
+    assert associate(problem, heads, sweeps=2).value == pytest.approx(best, abs=1e-12)
