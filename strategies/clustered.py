@@ -302,8 +302,8 @@ class ClusteredStrategy(OneModelStart):
         if request.release == "coded":
             if self._coded is None:
                 self._coded = CodedModels.starting_at(wire.flatten(self.models))
-            counts_taken = self.plan.train.cohort * self.shares()
-            self._coded.add(sums, counts_taken, noise_std, request.contrast)
+            taken = self.plan.train.cohort * self.shares()  # n_c of strategies.coded
+            self._coded.add(sums, taken, noise_std, request.contrast)
             self.models = wire.unflatten(self._coded.rows(), self.models[0])
             return
         updates, self.skipped = self.aggregation.updates(

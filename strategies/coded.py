@@ -35,8 +35,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.release import CONTRAST
-
 BLOCK = 320
 """Contiguous numbers that are shrunk by one factor."""
 SMALLEST_SHARE = 0.1
@@ -59,7 +57,7 @@ def shares_of(counts: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def difference_variance(
-    counts: NDArray[np.floating], noise_std: float, contrast: float = CONTRAST
+    counts: NDArray[np.floating], noise_std: float, contrast: float
 ) -> NDArray[np.float64]:
     """Variance (C,) of the noise that one round adds to every number of a cluster's difference.
 
@@ -132,7 +130,7 @@ class CodedModels:
         sums: NDArray[np.float64],
         counts: NDArray[np.float64],
         noise_std: float,
-        contrast: float = CONTRAST,
+        contrast: float,
     ) -> None:
         """Take in one release.
 

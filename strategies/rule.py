@@ -20,7 +20,8 @@ CIFAR-10 clients:
 * With contrasts of half its weight the common part of ``coded`` is 12 % noisier than FedAvg's, with
   .35 it is 6 %. On images set aside (800 clients, 3 seeds) .35 is better by .2 to .4 points at a
   noise of .9 S (epsilon 2), also with clusters of 9:1 and with C = 3 for 2; at .35 S (epsilon 8) it
-  is worse by .3 to .5 with even clusters: ``LOUD_CONTRAST`` above ``VERY_LOUD_NOISE``.
+  is worse by .3 to .5 with even clusters: ``LOUD_CONTRAST`` above ``VERY_LOUD_NOISE``. (.25 was
+  another .1 better at epsilon 2, and .8 worse at 8.)
 
 Pure functions of the calibrated noise multipliers, so of epsilon, K, q and the number of releases.
 """

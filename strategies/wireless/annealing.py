@@ -26,7 +26,6 @@ from strategies.wireless.problem import (
 HOT, COLD = 0.1, 0.012
 EXCHANGES, SHARE = 8, 0.25
 FINAL_SWEEPS = 20
-SINGLE_ERROR = 1e-7
 ANNEAL_SHARE = 0.97
 # At alpha = 1 heads are free: this weight of the normalised distance breaks the tie.
 DISTANCE_FLOOR = 1e-7
@@ -164,7 +163,7 @@ class _Best:
     def offer(self, bath: HeatBath) -> None:
         values = bath.value  # in single precision
         row = int(values.argmin())
-        if values[row] < self.value + SINGLE_ERROR:
+        if values[row] < self.value + IMPROVEMENT:
             clustering = Clustering(bath.labels[row].copy(), bath.heads[row][bath.heads[row] >= 0])
             value = objective(self.problem, clustering)
             if value < self.value - 1e-12:

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strategies.wireless.problem import FloatArray, IntArray, RealArray
 
 POOL_SIZE = 1 << 16
 IMPROVEMENT = 1e-7
 """Smallest improvement that a descent makes: what single precision can tell."""
-BoolArray = NDArray[np.bool_]
 
 
 class NoisePool:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategies.wireless.association_pulp import SolverName, load_pulp, run_solver
 from strategies.wireless.bounds import PriceBound, reduced
 from strategies.wireless.head_selection import select_heads
-from strategies.wireless.heat_bath import BoolArray
 from strategies.wireless.problem import Clustering, ClusteringProblem, FloatArray, objective
 from strategies.wireless.solution import Solution, make_solution
 
@@ -56,7 +56,9 @@ def p_median(
     )
 
 
-def possible_pairs(problem: ClusteringProblem, prices: PriceBound, value: float) -> BoolArray:
+def possible_pairs(
+    problem: ClusteringProblem, prices: PriceBound, value: float
+) -> NDArray[np.bool_]:
     """(N, U) whether device u joining candidate n is compatible with a value of at most ``value``.
 
     A clustering with u at n costs at least the prices, the cheapest cluster of n with u in it, and
@@ -93,7 +95,7 @@ def _other_heads(cheapest: FloatArray, heads: int) -> FloatArray:
 
 
 def _integer_program(
-    problem: ClusteringProblem, possible: BoolArray, deadline: float, solver: SolverName
+    problem: ClusteringProblem, possible: NDArray[np.bool_], deadline: float, solver: SolverName
 ) -> tuple[Clustering | None, bool]:
     """The best clustering among the possible pairs (None if none was found in time)."""
     pulp = load_pulp()

@@ -66,11 +66,13 @@ def test_noise_of_the_differences_is_the_stated_one(counts: list[float], contras
 
 def test_noise_of_even_clusters_is_that_of_the_contrasts_alone() -> None:
     """s (C - 1) / (a N): by hand, C = 2, N = 10: s / 5; C = 3: s .4."""
-    np.testing.assert_allclose(difference_variance(np.full(2, 5.0), 3.0), [0.36] * 2, rtol=1e-12)
     np.testing.assert_allclose(
-        difference_variance(np.full(3, 10 / 3), 3.0), [9 * 0.16] * 3, rtol=1e-12
+        difference_variance(np.full(2, 5.0), 3.0, 0.5), [0.36] * 2, rtol=1e-12
     )
-    np.testing.assert_array_equal(difference_variance(np.array([10.0]), 3.0), [0.0])
+    np.testing.assert_allclose(
+        difference_variance(np.full(3, 10 / 3), 3.0, 0.5), [9 * 0.16] * 3, rtol=1e-12
+    )
+    np.testing.assert_array_equal(difference_variance(np.array([10.0]), 3.0, 0.5), [0.0])
 
 
 # --- shrinkage -----------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def test_clusters_that_are_only_noise_become_fedavg() -> None:
     updates = np.tile(rng.standard_normal(3200) / 60, (200, 1))
     for _ in range(5):
         sums = released(layout, updates, rng.integers(0, 2, 200), 20.0, rng)
-        models.add(sums, np.full(2, 100.0), 20.0)
+        models.add(sums, np.full(2, 100.0), 20.0, layout.contrast)
     apart = np.linalg.norm(models.rows() - models.base, axis=1)
     assert np.all(apart < 0.15 * np.linalg.norm(models.differences, axis=1))
 
@@ -139,7 +141,7 @@ def test_without_noise_a_model_is_its_clusters_mean(large: int) -> None:
     for _ in range(4):
         updates = rng.standard_normal((30, 7))
         sums, _ = layout.decode(from_grid(layout.encode(updates, chosen)[0], layout.sensitivity))
-        models.add(sums, np.bincount(chosen).astype(float), 0.0)
+        models.add(sums, np.bincount(chosen).astype(float), 0.0, layout.contrast)
         expected += [updates[chosen == c].mean(axis=0) for c in range(2)]
     np.testing.assert_allclose(models.rows(), expected, atol=1e-7)
 
