@@ -2,9 +2,10 @@
 
     python experiments/pina/summary.py --data DIR --work WORK
 
-Prints Markdown from ``table1.csv``; draws ``figure3a-NAME.png`` (ARI over rounds) and
-``figure3b-NAME.png`` (accuracy over rounds) from ``curves.csv``. The interval of a difference
-comes from a paired bootstrap, over seeds and over test images, of the scores in WORK.
+Writes ``table1.md`` from ``table1.csv``, with t intervals over seeds of the paired differences to
+FedAvg, and draws ``figure3a-NAME.png`` (ARI over rounds) and ``figure3b-NAME.png`` (accuracy over
+rounds) from ``curves.csv``. Prints ``COMPARISONS`` of the runs made in WORK, with intervals
+of a paired bootstrap over seeds and over test images.
 """
 
 import csv
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
-from runs import HERE, Run, options
-from table1 import PARTS, runs_of
+from runs import DATASETS, HERE, Run, options
+from scipy import stats
+from table1 import EQUAL, MAIN, OTHERS, PARTS, runs_of
 
 RESAMPLES = 2_000
 NAMES = {
@@ -28,7 +30,8 @@ NAMES = {
     "fashion_mnist": "Fashion-MNIST, rotated by 0 to 270 degrees, C = 4",
     "writers": "MNIST by writer, C = 2, held-out images of each writer",
 }
-Key = tuple[str, str, float, str]
+Key = tuple[tuple[str, str, str], str]
+"""(public data, momentum, epsilon), and the method."""
 
 
 def interval(
@@ -63,51 +66,60 @@ def scores(work: Path, run: Run) -> NDArray[np.floating] | None:
     return np.load(path).astype(np.float32) if path.exists() else None
 
 
-def table(dataset: str, work: Path) -> None:
-    """One row for each method and setting."""
-    found: dict[Key, dict[int, Run]] = defaultdict(dict)
-    for name, run in runs_of(dataset, PARTS):
-        if (work / "runs" / run.name / "result.json").exists():
-            epsilon = "inf" if run.epsilon is None else f"{run.epsilon:g}"
-            found[name, epsilon, run.momentum, run.public_data][run.seed] = run
-    rows = read("table1.csv", dataset)
-    print(f"\n{NAMES[dataset]}\n")
-    print("| method | epsilon | momentum | public data | seeds | accuracy % | ARI | minus FedAvg |")
-    print("|---|---|---|---|---|---|---|---|")
-    for key, runs in found.items():
-        name, epsilon, momentum, public = key
-        own = [
-            row
-            for row in rows
-            if (row["method"], float(row["momentum"]), row["public_data"])
-            == (name, momentum, public)
-            and row["epsilon"] in (epsilon, f"{epsilon}.0")
-        ]
-        accuracies = [100 * float(row["accuracy"]) for row in own]
-        aris = [float(row["ari"]) for row in own if row["ari"]]
-        spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
-        base = found.get(("fedavg", epsilon, momentum, public), {})
-        common = sorted(runs.keys() & base.keys())
-        text = "-"
-        if name != "fedavg" and common:
-            pairs = [(scores(work, runs[s]), scores(work, base[s])) for s in common]
-            kept = [(a, b) for a, b in pairs if a is not None and b is not None]
-            mean, low, high = interval([a for a, _ in kept], [b for _, b in kept])
-            text = f"{100 * mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+def over_seeds(differences: list[float]) -> str:
+    """Mean of paired differences and, from three seeds on, its 95 % t interval, in points."""
+    points = 100 * np.asarray(differences)
+    if len(points) < 3:
+        return f"{points.mean():+.1f}"
+    half = stats.t.ppf(0.975, len(points) - 1) * points.std(ddof=1) / np.sqrt(len(points))
+    return f"{points.mean():+.1f} [{points.mean() - half:+.1f}, {points.mean() + half:+.1f}]"
+
+
+def table(dataset: str) -> list[str]:
+    """One line for each method and setting, from ``table1.csv`` alone."""
+    found: dict[Key, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in read("table1.csv", dataset):
+        setting = row["public_data"], row["momentum"], row["epsilon"]
+        found[setting, row["method"]][row["seed"]] = row
+    lines = [
+        f"## {NAMES[dataset]}\n",
+        "| public data | momentum | epsilon | method | seeds | accuracy % | ARI | minus FedAvg |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for setting, method in sorted(found, key=_place):
+        own, base = found[setting, method], found.get((setting, "fedavg"), {})
+        accuracies = [100 * float(row["accuracy"]) for row in own.values()]
+        aris = [float(row["ari"]) for row in own.values() if row["ari"]]
+        spread = f" +- {statistics.stdev(accuracies):.1f}" if len(accuracies) > 1 else ""
         ari = f"{statistics.mean(aris):.2f} ({min(aris):.2f} to {max(aris):.2f})" if aris else "-"
-        print(
-            f"| {name} | {epsilon} | {momentum:g} | {public} | {len(own)} | "
-            f"{statistics.mean(accuracies):.1f} +- {spread:.1f} | {ari} | {text} |"
+        pairs = [(own[seed], base[seed]) for seed in own.keys() & base.keys()]
+        differences = [float(a["accuracy"]) - float(b["accuracy"]) for a, b in pairs]
+        lines.append(
+            f"| {' | '.join(setting)} | {method} | {len(own)} | "
+            f"{statistics.mean(accuracies):.1f}{spread} | {ari} | "
+            f"{over_seeds(differences) if pairs and method != 'fedavg' else '-'} |"
         )
+    return [*lines, ""]
+
+
+def _place(key: Key) -> tuple[Any, ...]:
+    (public, momentum, epsilon), method = key
+    order = (*MAIN, *OTHERS, *EQUAL).index(method)
+    return public != "natural", public, momentum, float(epsilon), order
 
 
 COMPARISONS: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [
+    ("cifar10", ("pina", 2.0, 0.0), ("fedavg", 2.0, 0.0)),
     ("cifar10", ("pina", 2.0, 0.0), ("control", 2.0, 0.0)),
     ("cifar10", ("pina", 2.0, 0.0), ("oracle", 2.0, 0.0)),
+    ("cifar10", ("pina", 2.0, 0.9), ("fedavg", 2.0, 0.9)),
     ("cifar10", ("pina", 2.0, 0.9), ("control", 2.0, 0.9)),
-    ("fashion_mnist", ("pina", 2.0, 0.0), ("ifca", None, 0.0)),
-    ("fashion_mnist", ("pina-discriminant", 2.0, 0.0), ("ifca", None, 0.0)),
+    ("fashion_mnist", ("pina", 2.0, 0.0), ("fedavg", 2.0, 0.0)),
+    ("fashion_mnist", ("pina-discriminant", 2.0, 0.0), ("fedavg", 2.0, 0.0)),
     ("fashion_mnist", ("pina-discriminant", 2.0, 0.0), ("oracle", 2.0, 0.0)),
+    ("fashion_mnist", ("pina-discriminant", 2.0, 0.9), ("fedavg", 2.0, 0.9)),
+    ("fashion_mnist", ("pina-discriminant", 2.0, 0.0), ("ifca", None, 0.0)),
+    ("fashion_mnist", ("pina", 2.0, 0.0), ("ifca", None, 0.0)),
 ]
 """Data set, and (method, epsilon, momentum) of both."""
 
@@ -166,14 +178,24 @@ def figure(dataset: str, column: str, file: str, label: str) -> None:
     plt.close(figure)
 
 
+HEADING = """# Table 1, all rows
+
+From `table1.csv` by `summary.py`: mean over seeds +- standard deviation, adjusted Rand index at the
+end (range), difference to FedAvg of the same setting and seeds with its 95 % t interval over seeds
+(from three seeds on). Epsilon for a simulated cohort of 10,000. What the rows mean:
+[../README.md](../README.md).
+"""
+
+
 def main() -> None:
-    """Print and draw."""
+    """Write, draw, print."""
     chosen = options(__doc__)
-    for dataset in chosen.datasets:
-        if read("table1.csv", dataset):
-            table(dataset, chosen.work)
-            figure(dataset, "ari", "figure3a", "adjusted Rand index")
-            figure(dataset, "accuracy", "figure3b", "test accuracy")
+    lines = [HEADING]
+    for dataset in DATASETS:
+        lines += table(dataset)
+        figure(dataset, "ari", "figure3a", "adjusted Rand index")
+        figure(dataset, "accuracy", "figure3b", "test accuracy")
+    (HERE / "table1.md").write_text("\n".join(lines), encoding="utf-8")
     comparisons(chosen.work, chosen.datasets)
 
 

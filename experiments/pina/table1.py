@@ -21,17 +21,17 @@ from tuning import tuned
 MAIN = ("fedavg", "oracle", "pina", "pina-discriminant", "control", "ifca")
 OTHERS = ("fedprox-1", "rr-cluster", "feddp-kmeans", "pina-random-init", "pina-paper", "ifca-ldp")
 EQUAL = ("fedprox-0", "fednova")
+SEEDS = (0, 1, 2, 3, 4)
 PARTS: dict[int, list[dict[str, Any]]] = {
-    1: [{"methods": MAIN, "seeds": (0, 1, 2, 3, 4)}],
-    2: [{"methods": OTHERS, "seeds": (0, 1, 2)}, {"methods": EQUAL, "seeds": (0,)}],
-    3: [{"methods": MAIN, "seeds": (0, 1, 2, 3, 4), "momentum": 0.9}],
-    4: [{"methods": MAIN, "seeds": (0, 1, 2), "epsilon": value} for value in (None, 8.0)],
+    1: [{"methods": MAIN, "seeds": SEEDS}],
+    2: [{"methods": OTHERS, "seeds": SEEDS}, {"methods": EQUAL, "seeds": (0,)}],
+    3: [{"methods": MAIN, "seeds": SEEDS, "momentum": 0.9}],
+    4: [{"methods": MAIN, "seeds": SEEDS, "epsilon": value} for value in (None, 8.0)],
     5: [
-        {"methods": ("fedavg", "oracle", "pina"), "seeds": (0, 1, 2), "public_data": source}
+        {"methods": ("fedavg", "oracle", "pina"), "seeds": SEEDS, "public_data": source}
         for source in ("in-domain", "out-of-domain", "none")
     ],
-    6: [{"methods": OTHERS, "seeds": (3, 4)}],
-    7: [{"methods": OTHERS, "seeds": (0, 1, 2), "epsilon": value} for value in (None, 8.0)],
+    6: [{"methods": OTHERS, "seeds": SEEDS, "epsilon": value} for value in (None, 8.0)],
 }
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     chosen = options(
         __doc__,
         part={"nargs": "+", "type": int, "default": list(PARTS)},
-        seeds={"nargs": "+", "type": int, "default": [0, 1, 2, 3, 4]},
+        seeds={"nargs": "+", "type": int, "default": SEEDS},
     )
     for part in chosen.part:
         for dataset in chosen.datasets:
