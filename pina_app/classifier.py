@@ -75,21 +75,12 @@ class Classifier:
 
     def embeddings(self, clients: Sequence[Tensor]) -> NDArray[np.float64]:
         """Embeddings (n, m) of several clients' samples."""
-        s = self.statistics
-        return np.stack(
-            [
-                client_embedding(part, s.mean, s.embedding, centred=s.centred)
-                for part in self.client_features(clients)
-            ]
-        )
+        centred = self.statistics.centred
+        return np.stack([client_embedding(w, centred=centred) for w in self.whitened(clients)])
 
     def whitened(self, clients: Sequence[Tensor]) -> list[NDArray[np.float64]]:
         """Features (n_k, m) of several clients, whitened as for their embeddings."""
-        s = self.statistics
-        return [
-            np.asarray((part - s.mean) @ s.embedding.T, dtype=np.float64)
-            for part in self.client_features(clients)
-        ]
+        return [self.statistics.whitened(part) for part in self.client_features(clients)]
 
     def framed_embeddings(
         self, clients: Sequence[Tensor], labels: Sequence[Tensor], frame: Frame

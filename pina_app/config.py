@@ -13,6 +13,7 @@ from app_kit.partition import PARTITIONERS
 from app_kit.run_config import Scalar, key_of
 from pina_app.method_table import METHODS
 from strategies.aggregation import SKIPS, not_coded
+from strategies.clustering.initialisation import OF_IMAGES
 from strategies.clustering.normality import RESCALES
 from strategies.pina import INITS
 from strategies.release import RELEASES
@@ -296,11 +297,16 @@ class PinaConfig:
             (
                 self.init == "discriminant" and self.public_data == "none",
                 "public-data = 'none': init = 'discriminant' needs public images, in whose units "
-                "it clips",
+                "it clips; use init = 'private-whitening'",
             ),
             (
-                self.init == "discriminant" and self.clusters > self.embedding_size,
-                f"clusters = {self.clusters}: init = 'discriminant' needs embedding-size >= C, not "
+                self.init == "private-whitening" and self.public_data != "none",
+                "init = 'private-whitening': takes the place of public images, and public-data = "
+                f"{self.public_data!r} has some; use init = 'discriminant'",
+            ),
+            (
+                self.init in OF_IMAGES and self.clusters > self.embedding_size,
+                f"clusters = {self.clusters}: init = {self.init!r} needs embedding-size >= C, not "
                 f"{self.embedding_size}",
             ),
             (

@@ -14,7 +14,8 @@ gives mean and covariance of the embeddings (``strategies.clustering.spectral``)
 embeddings of public data (``strategies.clustering.server_points``).
 
 ``discriminant``: the same after class means and the scatter within clients are taken out, for large
-crowds and labelled images (``strategies.clustering.discriminant``).
+crowds and labelled images (``strategies.clustering.discriminant``); ``private-whitening`` where
+there are no public images (``strategies.clustering.private_whitening``).
 
 ``lora-sketch`` (the paper, Section 3.2; no finite epsilon): clients answer once with a sparse
 sketch of their update of the LoRA vector B; k-means centroids become the clusters' B.
@@ -39,6 +40,7 @@ from strategies.clustered import ClusteredStrategy
 from strategies.clustering import (
     discriminant,
     initialisation,
+    private_whitening,
     secure_kmeans,
     server_points,
     spectral,
@@ -66,7 +68,8 @@ class PINA(ClusteredStrategy):
 
     Parameters
     ----------
-    init : {"secure-kmeans", "spectral", "server-points", "discriminant", "lora-sketch", "random"}
+    init : str
+        One of ``INITS``.
     embedding_size : int
         m, numbers in a client's embedding; for all that find prototypes.
     sketch_array : str
@@ -74,7 +77,7 @@ class PINA(ClusteredStrategy):
     server_points : (P, m) array, optional
         Embeddings of public pseudo-clients; for "server-points".
     classes : int
-        Number of classes, for "discriminant".
+        Number of classes, for "discriminant" and "private-whitening".
     **clustered
         See ``ClusteredStrategy``. ``plan.init`` must hold the releases of the initialisation.
     """
@@ -110,16 +113,15 @@ class PINA(ClusteredStrategy):
                 f"server_points of shape {shape}: init = 'server-points' needs at least "
                 f"clusters = {self.clusters} embeddings of {embedding_size} numbers"
             )
-        if init == "discriminant" and not (classes >= 2 and self.clusters <= embedding_size):
+        labelled = init in initialisation.OF_IMAGES
+        if labelled and not (classes >= 2 and self.clusters <= embedding_size):
             raise ValueError(
-                f"classes = {classes}, clusters = {self.clusters}: init = 'discriminant' needs "
+                f"classes = {classes}, clusters = {self.clusters}: init = {init!r} needs "
                 f"classes >= 2 and clusters <= embedding_size = {embedding_size}"
             )
         if init != "random":
             self.perturbation = 0.0  # prototypes (or sketches) tell the clusters apart
-        needs = wire.needs_content(
-            loss=self.clusters > 1, embedding=prototyped, images=init == "discriminant"
-        )
+        needs = wire.needs_content(loss=self.clusters > 1, embedding=prototyped, images=labelled)
         self.roster.query = wire.add_needs(self.roster.query, needs)
         self.init = init
         self.embedding_size = embedding_size
@@ -210,7 +212,7 @@ class PINA(ClusteredStrategy):
             assert self._server_points is not None
             count = len(self._server_points)
         size = self.embedding_size
-        if phase == "lloyd" and self.init == "discriminant":
+        if phase == "lloyd" and self.init in initialisation.OF_IMAGES:
             size = max(1, self.clusters - 1)
         layout = initialisation.phase_layout(phase, size, count, self.classes)
         return replace(
@@ -229,7 +231,7 @@ class PINA(ClusteredStrategy):
         return self._prototypes
 
     def frame(self) -> Frame | None:
-        """Class means and axes of "discriminant"."""
+        """Class means, whitener and axes of "discriminant" and "private-whitening"."""
         return self._frame
 
     def shares(self) -> NDArray[np.float64]:
@@ -253,14 +255,18 @@ class PINA(ClusteredStrategy):
             self._prototypes = self._first_prototypes(request.phase, sums[0], cohort, rng)
             return
         if request.phase == "classes":
-            means = discriminant.read_class_means(sums[0], self.embedding_size)
-            self._frame = Frame.of_classes(means)
+            private = self.init == "private-whitening"
+            read = private_whitening.read_classes if private else discriminant.read_classes
+            self._frame = read(sums[0], self.embedding_size)
+            return
+        if request.phase == "whitening":
+            assert self._frame is not None
+            self._frame = private_whitening.read_whitener(sums[0], cohort, noise_std, self._frame)
             return
         if request.phase == "scatter":
             assert self._frame is not None
-            means = self._frame.class_means
             self._frame, excess = discriminant.read_frame(
-                sums[0], cohort, noise_std, means, self.clusters
+                sums[0], cohort, noise_std, self._frame, self.clusters
             )
             self._prototypes = discriminant.first_prototypes(
                 excess, self._frame.radius, self.clusters, rng

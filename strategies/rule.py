@@ -12,7 +12,8 @@ CIFAR-10 clients:
   ``CLIENTS_A_NOISE`` = 400.
 * With such a crowd and more than two clusters ``discriminant`` is better (Fashion-MNIST, C = 4: ARI
   .95 to .99 at the end instead of .71 to .97, ``experiments/pina/table1.csv``). It needs public
-  statistics, in whose units it clips single images.
+  statistics, in whose units it clips single images; without them ``private-whitening`` finds the
+  clusters that all others miss.
 * The noise of a training release on the mean of the cohort has the norm z sqrt(C D) / N in units
   of the clipping threshold. ``coded`` pays with real cohorts of 1,000 to 3,000 clients (q = 1, 20
   rounds, a head of 3,850 numbers: .9 to .3 at epsilon 2, a quarter of that at 8), ``slots`` is as
@@ -48,7 +49,8 @@ def choose_init(
 ) -> Choice:
     """``spectral`` where too few clients stand against the noise of ``secure-kmeans``.
 
-    With enough of them that one for two clusters, and ``discriminant`` for more.
+    With enough of them that one for two clusters, and ``discriminant`` for more; without public
+    statistics ``private-whitening``.
 
     Parameters
     ----------
@@ -63,7 +65,8 @@ def choose_init(
     """
     crowd = math.inf if noise_multiplier == 0 else clients / noise_multiplier
     good = crowd >= CLIENTS_A_NOISE
-    large = "discriminant" if clusters > 2 and public else "secure-kmeans"
+    large = "discriminant" if clusters > 2 else "secure-kmeans"
+    large = large if public else "private-whitening"
     return Choice(
         large if good else "spectral",
         f"{clients:,g} clients over noise {noise_multiplier:.3g} = {crowd:.3g}, "

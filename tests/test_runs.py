@@ -23,6 +23,7 @@ from pina_app.method_table import METHODS
 from pina_app.predict import predict
 from strategies import run_record, wire
 from strategies.checkpoint import read_state
+from strategies.clustering.initialisation import OF_IMAGES
 
 TINY: dict[str, Scalar] = {
     "clients": 12,
@@ -141,10 +142,12 @@ def test_methods_that_reduce_to_fedavg(tmp_path: Path, cache_dir: Path) -> None:
     assert (models["b", "fedprox"] - models["b", "fedavg"]).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("init", ["spectral", "server-points", "discriminant"])
+@pytest.mark.parametrize("init", ["spectral", "server-points", "discriminant", "private-whitening"])
 def test_every_initialisation_runs_and_resumes(init: str, tmp_path: Path, cache_dir: Path) -> None:
     """Killed after its second release and resumed: the same models as in one go."""
     settings: dict[str, Scalar] = {"init": init, "init-rounds": 3, "rounds": 2, "embedding-size": 8}
+    if init == "private-whitening":
+        settings |= {"public-data": "none", "init-rounds": 4}
     run_app(tmp_path / "whole", cache_dir, settings)
     killed = tmp_path / "killed"
 
@@ -169,7 +172,7 @@ def test_every_initialisation_runs_and_resumes(init: str, tmp_path: Path, cache_
     np.savez(images, x=x, y=np.arange(5))
     assert "cluster " in predict(killed, images, "pina", None)
     np.savez(images, x=x)
-    if init == "discriminant":  # whose embedding takes the labels
+    if init in OF_IMAGES:  # the embedding takes the labels
         with pytest.raises(ValueError, match="add labels"):
             predict(killed, images, "pina", None)
     else:

@@ -108,6 +108,11 @@ class Run:
             f"{own} seed={self.seed}"
         ).replace("/", "_")
 
+    @property
+    def _ruled(self) -> bool:
+        """What the rule chooses is what real cohorts, and no public data, are about."""
+        return self.noise_cohort is None or self.public_data == "none"
+
     def config(self, data: Path, work: Path) -> PinaConfig:
         """The configuration of the app."""
         values = {**COMMON, **DATASETS[self.dataset]}
@@ -120,8 +125,7 @@ class Run:
             "weights": str(data / "dinov2_vits14_fp16.safetensors"),
             "cache_dir": str(work / "cache"),
             "methods": self.method,
-            # What the rule chooses is what real cohorts are about.
-            "init": "auto" if self.noise_cohort is None else "secure-kmeans",
+            "init": "auto" if self._ruled else "secure-kmeans",
             "epsilon": self.epsilon,
             "private": self.epsilon is not None,
             "noise_cohort_size": self.noise_cohort,

@@ -19,7 +19,9 @@ right units, whatever n. The norms of the parts are at most 1, so both releases 
 R_W is PUBLIC: the Frobenius norm that W_k has for ``TYPICAL_IMAGES`` standard normal images, so
 that no quantile of the clients is needed. Everything after a release is post-processing.
 
-``Frame`` holds what clients need to compute their embedding from then on: A (y - centre) / radius.
+``Frame`` holds what clients need to compute their embedding from then on: (A y - centre) / radius.
+Without public statistics another release comes between the two (``private_whitening``), whose
+whitener T the frame holds: then r_j = T (x_j - M[y_j]).
 """
 
 import dataclasses
@@ -48,15 +50,18 @@ class Frame:
     ----------
     class_means : (classes, m)
         M, in the units of whitened features.
-    axes : (r, m), centre : (m,), radius : float
-        The embedding is ``axes (y - centre) / radius``, cut to the unit ball. Before the second
-        release there are no axes (r = 0).
+    axes : (r, m), centre : (r,), radius : float
+        The embedding is ``(axes y - centre) / radius``, cut to the unit ball. Before the scatter
+        is released there are no axes (r = 0).
+    whitener : (m, m), or one number
+        T. Once there are axes it is in them, and 1: no whole matrix is sent with every round.
     """
 
     class_means: NDArray[np.float64]
     axes: NDArray[np.float64]
     centre: NDArray[np.float64]
     radius: float
+    whitener: NDArray[np.float64]
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """As named arrays, for messages and checkpoints."""
@@ -66,13 +71,23 @@ class Frame:
     def of(arrays: Mapping[str, NDArray[Any]]) -> "Frame":
         """Inverse of ``arrays``."""
         own = {key: np.asarray(value, dtype=np.float64) for key, value in arrays.items()}
-        return Frame(own["class_means"], own["axes"], own["centre"], float(own["radius"]))
+        return Frame(
+            own["class_means"], own["axes"], own["centre"], float(own["radius"]), own["whitener"]
+        )
 
     @staticmethod
-    def of_classes(class_means: NDArray[np.float64]) -> "Frame":
-        """Before the second release: class means alone."""
-        m = class_means.shape[1]
-        return Frame(class_means, np.zeros((0, m)), np.zeros(m), 1.0)
+    def of_classes(class_means: NDArray[np.float64], whitener: Any = 1.0) -> "Frame":
+        """Before the scatter is released: class means and whitener alone."""
+        none = np.zeros((0, class_means.shape[1]))
+        return Frame(class_means, none, np.zeros(0), 1.0, np.asarray(whitener, dtype=np.float64))
+
+    def residuals(
+        self, features: NDArray[np.floating], labels: NDArray[np.integer]
+    ) -> NDArray[np.float64]:
+        """r (n, m) of a client's images."""
+        rows = np.asarray(features - self.class_means[labels], dtype=np.float64)
+        scaled = rows @ self.whitener.T if self.whitener.ndim else rows * self.whitener
+        return np.asarray(scaled, dtype=np.float64)
 
 
 def classes_layout(dimensions: int, classes: int) -> Slots:
@@ -124,6 +139,11 @@ def read_class_means(total: NDArray[np.floating], dimensions: int) -> NDArray[np
     return np.asarray(RADIUS * np.sqrt(dimensions) * sums / safe[:, None], dtype=np.float64)
 
 
+def read_classes(total: NDArray[np.floating], dimensions: int) -> Frame:
+    """The frame after the first release."""
+    return Frame.of_classes(read_class_means(total, dimensions))
+
+
 def within_bound(dimensions: int) -> float:
     """R_W, in the units of y y': a public constant."""
     m = dimensions
@@ -131,11 +151,11 @@ def within_bound(dimensions: int) -> float:
 
 
 def residual(
-    features: NDArray[np.floating], labels: NDArray[np.integer], means: NDArray[np.floating]
+    features: NDArray[np.floating], labels: NDArray[np.integer], frame: Frame
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """y (m,) with norm at most 1, and the client's covariance W_k (m, m), zero for one image."""
     m = features.shape[1]
-    rows = (features - means[labels]) / (RADIUS * np.sqrt(m))
+    rows = frame.residuals(features, labels) / (RADIUS * np.sqrt(m))
     mean = rows.mean(axis=0)
     y = np.sqrt(len(rows)) * mean
     centred = rows - mean
@@ -144,37 +164,43 @@ def residual(
 
 
 def scatter(
-    features: NDArray[np.floating], labels: NDArray[np.integer], means: NDArray[np.floating]
+    features: NDArray[np.floating], labels: NDArray[np.integer], frame: Frame
 ) -> NDArray[np.float64]:
     """A client's part of the second release, norm at most 1; parameters as ``residual``."""
-    y, within = residual(features, labels, means)
+    y, within = residual(features, labels, frame)
     bound = within_bound(len(y))
     within = within / max(bound, float(np.linalg.norm(within)))
     parts = [y, svec(np.outer(y, y)), svec(within)]
     return np.asarray(np.concatenate(parts) / np.sqrt(3), dtype=np.float64)
 
 
-def read_frame(
-    total: NDArray[np.floating],
-    cohort: float,
-    noise_std: float,
-    class_means: NDArray[np.float64],
-    clusters: int,
-) -> tuple[Frame, NDArray[np.float64]]:
-    """The frame, and how many within-client variances its axes have beyond one, (C - 1,).
+@dataclasses.dataclass(frozen=True)
+class Scatter:
+    """What the server reads from a (noisy) sum of ``scatter``, in the units of y.
 
-    Parameters
+    Attributes
     ----------
-    total : array
-        (Noisy) sum of ``scatter``.
-    cohort : float
-        Expected number of clients in it.
-    noise_std : float
-        Standard deviation of the noise on its numbers.
-    class_means : (classes, m) array
-    clusters : int
+    mean : (m,) array
+        Of the y.
+    whiten : (m, m) array
+        The inverse root of the widened scatter within clients.
+    total : (m, m) array
+        The scatter of the whitened y, ``whiten T whiten``.
     """
-    m = class_means.shape[1]
+
+    mean: NDArray[np.float64]
+    whiten: NDArray[np.float64]
+    total: NDArray[np.float64]
+
+
+def read_scatter(
+    total: NDArray[np.floating], cohort: float, noise_std: float, dimensions: int
+) -> Scatter:
+    """Both scatters, from a (noisy) sum over ``cohort`` expected clients.
+
+    ``noise_std`` is the standard deviation of the noise on its numbers.
+    """
+    m = dimensions
     scaled = np.asarray(total, dtype=np.float64) * (np.sqrt(3) / cohort)
     mean, second, within = np.split(scaled, [m, m + m * (m + 1) // 2])
     noise = noise_std * np.sqrt(3) / cohort * within_bound(m)
@@ -182,12 +208,31 @@ def read_frame(
     values = np.maximum(values, 0.0)
     widened = values + noise * np.sqrt(2 * m) + RIDGE * values.mean() + 1e-12
     whiten = (vectors / np.sqrt(widened)) @ vectors.T
-    spread, directions = np.linalg.eigh(whiten @ (smat(second, m) - np.outer(mean, mean)) @ whiten)
+    return Scatter(mean, whiten, whiten @ (smat(second, m) - np.outer(mean, mean)) @ whiten)
+
+
+def read_frame(
+    total: NDArray[np.floating], cohort: float, noise_std: float, before: Frame, clusters: int
+) -> tuple[Frame, NDArray[np.float64]]:
+    """The frame, and how many within-client variances its axes have beyond one, (C - 1,).
+
+    Parameters
+    ----------
+    total, cohort, noise_std
+        As for ``read_scatter``.
+    before : Frame
+        With which clients answered.
+    clusters : int
+    """
+    found = read_scatter(total, cohort, noise_std, before.class_means.shape[1])
+    spread, directions = np.linalg.eigh(found.total)
     leading = np.argsort(spread)[::-1][: max(1, clusters - 1)]
     excess = np.maximum(spread[leading] - np.median(spread), 1e-3)
-    axes = directions[:, leading].T @ whiten
+    axes = directions[:, leading].T @ found.whiten
     radius = 2.0 * float(np.sqrt(np.sum(np.maximum(spread[leading], 1e-3))))
-    return Frame(class_means, axes, mean, radius), np.asarray(excess, dtype=np.float64)
+    whitened = axes @ before.whitener if before.whitener.ndim else axes * before.whitener
+    frame = Frame(before.class_means, whitened, axes @ found.mean, radius, np.array(1.0))
+    return frame, np.asarray(excess, dtype=np.float64)
 
 
 def first_prototypes(
@@ -215,8 +260,8 @@ def embedding(
     """A client's embedding (r,) in a frame, with norm at most 1; zeros without images."""
     if len(features) == 0:
         return np.zeros(len(frame.axes))
-    y, _ = residual(features, labels, frame.class_means)
-    place = frame.axes @ (y - frame.centre) / frame.radius
+    y, _ = residual(features, labels, frame)
+    place = (frame.axes @ y - frame.centre) / frame.radius
     return np.asarray(place / max(1.0, float(np.linalg.norm(place))), dtype=np.float64)
 
 
@@ -227,11 +272,11 @@ def client_answer(
     frame: Frame | None,
     width: int,
 ) -> NDArray[np.float64]:
-    """What one client contributes to ``classes`` or ``scatter``, (width,); NaN if it cannot."""
+    """What one client contributes to a phase of images, (width,); NaN if it cannot."""
     try:
         if phase == "classes":
             return class_sums(features, labels, width // (features.shape[1] + 1))
         assert frame is not None
-        return scatter(features, labels, frame.class_means)
+        return scatter(features, labels, frame)
     except (IndexError, ValueError):  # a label that the others do not have
         return np.full(width, np.nan)

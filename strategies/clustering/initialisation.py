@@ -4,9 +4,10 @@
 ``spectral``       moments, lloyd, ...                 (``spectral``)
 ``server-points``  moments, histogram, lloyd, ...      (``server_points``)
 ``discriminant``   classes, scatter, lloyd, ...        (``discriminant``)
+``private-whitening``  classes, whitening, scatter, lloyd, ...  (``private_whitening``)
 
 Every phase is one ``Slots`` release of a function of the client's embedding y alone, |y| <= 1; but
-for ``classes`` and ``scatter``, which also need labels and the single images.
+for those of ``IMAGE_PHASES``, which also need labels and the single images.
 """
 
 import math
@@ -15,7 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.assignment import nearest_prototype
-from strategies.clustering import discriminant, secure_kmeans, server_points, spectral
+from strategies.clustering import (
+    discriminant,
+    private_whitening,
+    secure_kmeans,
+    server_points,
+    spectral,
+)
 from strategies.release import Slots
 
 FIRST_PHASES = {
@@ -23,13 +30,18 @@ FIRST_PHASES = {
     "spectral": ("moments",),
     "server-points": ("moments", "histogram"),
     "discriminant": discriminant.PHASES,
+    "private-whitening": private_whitening.PHASES,
 }
 """What comes before the Lloyd steps, for every initialisation that finds prototypes."""
+OF_IMAGES = ("discriminant", "private-whitening")
+IMAGE_PHASES = private_whitening.PHASES
+"""Initialisations and phases for which a client needs features and labels of its images."""
 DEFAULT_ROUNDS = {
     "secure-kmeans": 7,
     "spectral": 2,
     "server-points": 3,
     "discriminant": 5,
+    "private-whitening": 6,
     "lora-sketch": 7,
 }
 """Releases (G, or T_in) where none are given; one Lloyd step is enough where
@@ -51,7 +63,7 @@ def number_of_prototypes(init: str, clusters: int) -> int:
         return clusters
     if init == "spectral":
         return spectral.number_of_prototypes(clusters)
-    if init == "discriminant":
+    if init in OF_IMAGES:
         return discriminant.number_of_prototypes(clusters)
     return secure_kmeans.number_of_prototypes(clusters)
 
@@ -61,7 +73,7 @@ def phase_layout(phase: str, dimensions: int, prototypes: int, classes: int = 0)
 
     Parameters
     ----------
-    phase : {"mean", "moments", "histogram", "classes", "scatter", "lloyd"}
+    phase : {"mean", "moments", "histogram", "classes", "whitening", "scatter", "lloyd"}
     dimensions : int
         Numbers in the embedding; m.
     prototypes : int
@@ -77,7 +89,7 @@ def phase_layout(phase: str, dimensions: int, prototypes: int, classes: int = 0)
         return server_points.histogram_layout(prototypes)
     if phase == "classes":
         return discriminant.classes_layout(dimensions, classes)
-    if phase == "scatter":
+    if phase in ("whitening", "scatter"):
         return discriminant.scatter_layout(dimensions)
     return secure_kmeans.lloyd_layout(prototypes, dimensions)
 

@@ -3,7 +3,7 @@
 ``embedding`` (m, h) projects a feature to the m leading principal directions of the public
 features, each scaled to unit variance; ``head`` (h, h) whitens what the classification head
 sees. Without public data the mean is zero, ``head`` the identity, and ``embedding`` a random
-orthonormal projection from a public seed.
+orthonormal projection from a public seed, of features that are brought to the same norm.
 """
 
 import dataclasses
@@ -41,6 +41,18 @@ class PublicStatistics:
     def centred(self) -> bool:
         """Whether the mean was measured on public data."""
         return self.source != "none"
+
+    def whitened(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Rows (n, m) of features (n, h), with a typical norm of sqrt(m) in either case.
+
+        ``P (x - mu)``; without public data ``sqrt(h) P x / |x|``, for nothing is known of the
+        features' units.
+        """
+        rows = np.asarray(features, dtype=np.float64) - self.mean
+        if not self.centred:
+            norms = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows *= np.sqrt(rows.shape[1]) / np.where(norms > 0, norms, 1.0)
+        return np.asarray(rows @ self.embedding.T, dtype=np.float64)
 
 
 def measure(
@@ -122,12 +134,7 @@ def pseudo_clients(
     groups = [rng.choice(len(features), size, replace=False) for _ in range(count)]
     return np.stack(
         [
-            client_embedding(
-                features[group],
-                statistics.mean,
-                statistics.embedding,
-                centred=statistics.centred,
-            )
+            client_embedding(statistics.whitened(features[group]), centred=statistics.centred)
             for group in groups
         ]
     )

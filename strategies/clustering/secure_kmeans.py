@@ -20,35 +20,27 @@ RADIUS = 1.25
 
 
 def client_embedding(
-    features: NDArray[np.floating],
-    mean: NDArray[np.floating],
-    whitener: NDArray[np.floating],
-    *,
-    centred: bool = True,
+    whitened: NDArray[np.floating], *, centred: bool = True
 ) -> NDArray[np.float64]:
-    """Embedding ``sqrt(n) * mean_j P (x_j - mu)``, clipped to ``R = 1.25 sqrt(m)``, over R.
+    """Embedding ``sqrt(n) * mean_j w_j``, clipped to ``R = 1.25 sqrt(m)``, over R.
 
     Parameters
     ----------
-    features : (n, h) array
-        Frozen features of the client's images.
-    mean : (h,) array
-        Public mean mu.
-    whitener : (m, h) array
-        Public whitening projection P.
+    whitened : (n, m) array
+        ``PublicStatistics.whitened`` of the client's images.
     centred : bool
-        Whether ``mean`` centres the features. Without public data it does not; the factor
-        sqrt(n) would then only push every client to the sphere, and is left out.
+        Whether public data centred them. Without, the factor sqrt(n) would only push every client
+        to the sphere, and is left out.
 
     Returns
     -------
     (m,) float64 array of norm <= 1; zeros for a client without images.
     """
-    if len(features) == 0:
-        return np.zeros(len(whitener))
-    scale = np.sqrt(len(features)) if centred else 1.0
-    embedding = scale * (whitener @ (features.mean(axis=0) - mean))
-    radius = RADIUS * np.sqrt(len(whitener))
+    if len(whitened) == 0:
+        return np.zeros(whitened.shape[1])
+    scale = np.sqrt(len(whitened)) if centred else 1.0
+    embedding = scale * whitened.mean(axis=0)
+    radius = RADIUS * np.sqrt(whitened.shape[1])
     return np.asarray(embedding / max(radius, float(np.linalg.norm(embedding))), dtype=np.float64)
 
 

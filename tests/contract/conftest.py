@@ -12,7 +12,7 @@ from strategies.aggregation import Aggregation
 from strategies.assignment import lowest_loss, squared_distances
 from strategies.clients import clients_of_partition
 from strategies.clustered import ClusteredStrategy
-from strategies.clustering import discriminant
+from strategies.clustering import discriminant, initialisation
 from strategies.clustering.discriminant import Frame
 from strategies.clustering.initialisation import client_answers
 from strategies.clustering.sketch import sketch
@@ -32,6 +32,7 @@ INITS = {
     "pina-server-points": "server-points",
     "pina-coded": "secure-kmeans",
     "pina-discriminant": "discriminant",
+    "pina-whitening": "private-whitening",
     "pina-sketch": "lora-sketch",
     "pina-random": "random",
 }
@@ -42,6 +43,7 @@ INIT_ROUNDS = {
     "pina-server-points": 3,
     "pina-coded": 3,
     "pina-discriminant": 4,
+    "pina-whitening": 5,
     "pina-sketch": 1,
 }
 CODED = ("oracle-coded", "pina-coded")
@@ -120,7 +122,7 @@ class Problem:
                 update = self.update(client, models[0])[: WIDTH - 4]  # array "b"
                 rows.append(sketch(update, request.threshold, request.noise_multiplier, rng))
             return wire.sketch_reply(np.array(rows))
-        if request.phase in discriminant.PHASES:
+        if request.phase in initialisation.IMAGE_PHASES:
             updates = np.array(
                 [
                     discriminant.client_answer(

@@ -145,7 +145,13 @@ def test_server_points_reach_the_strategy() -> None:
         ),
         (
             {"init": "discriminant", "public-data": "none"},
-            "public-data = 'none': init = 'discriminant' needs public images",
+            "public-data = 'none': init = 'discriminant' needs public images, in whose units it "
+            "clips; use init = 'private-whitening'",
+        ),
+        (
+            {"init": "private-whitening", "public-data": "digits"},
+            "init = 'private-whitening': takes the place of public images, and public-data = "
+            "'digits' has some; use init = 'discriminant'",
         ),
         (
             {"init": "discriminant", "clusters": 9, "embedding-size": 8},
@@ -158,6 +164,6 @@ def test_server_points_reach_the_strategy() -> None:
     ],
 )
 def test_refused_combinations(settings: dict[str, str | float | bool], message: str) -> None:
-    with pytest.raises(ValueError, match=r"must be|needs") as error:
+    with pytest.raises(ValueError, match=r"must be|needs|use init") as error:
         from_run_config(settings)
     assert str(error.value).startswith(message)

@@ -101,7 +101,10 @@ def test_client_losses_equal_a_loop(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("public", [True, False])
 def test_embeddings_equal_a_loop(public: bool) -> None:
-    """``sqrt(n) mean P (x - mu)`` clipped to R = 1.25 sqrt(m), over R; no sqrt(n) without data."""
+    """``sqrt(n) mean P (x - mu)`` clipped to R = 1.25 sqrt(m), over R.
+
+    Without public data the mean of unit vectors, times sqrt(h).
+    """
     vit = random_vit()
     statistics = random_statistics(16) if public else without_public_data(16, 5)
     classifier = Classifier(create_tail(copy.deepcopy(vit)), statistics)
@@ -111,8 +114,10 @@ def test_embeddings_equal_a_loop(public: bool) -> None:
     assert embeddings.shape == (3, 5)
     clipped = 0
     for row, images in zip(embeddings, pixels, strict=True):
-        mean = vit(images).numpy().astype(float).mean(axis=0)
-        y = statistics.embedding @ (mean - statistics.mean)
+        features = vit(images).numpy().astype(float)
+        if not public:
+            features *= 4 / np.linalg.norm(features, axis=1, keepdims=True)  # h = 16
+        y = statistics.embedding @ (features.mean(axis=0) - statistics.mean)
         y = y * np.sqrt(len(images)) if public else y
         clipped += np.linalg.norm(y) > radius
         y = y * min(1.0, radius / np.linalg.norm(y)) / radius

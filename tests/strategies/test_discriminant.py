@@ -40,9 +40,9 @@ def crowd(clients: int, clusters: int, seed: int = 0, images: int = 8) -> tuple[
 def prepared(clients: list[Images], clusters: int) -> tuple[Frame, NDArray[np.float64]]:
     """Both releases without noise."""
     total = sum(discriminant.class_sums(x, y, CLASSES) for x, y in clients)
-    means = discriminant.read_class_means(np.asarray(total), M)
-    second = sum(discriminant.scatter(x, y, means) for x, y in clients)
-    return discriminant.read_frame(np.asarray(second), len(clients), 0.0, means, clusters)
+    before = discriminant.read_classes(np.asarray(total), M)
+    second = sum(discriminant.scatter(x, y, before) for x, y in clients)
+    return discriminant.read_frame(np.asarray(second), len(clients), 0.0, before, clusters)
 
 
 @given(st.integers(0, 6), st.floats(0.01, 1e6), st.integers(0, 10**6), st.booleans())
@@ -57,7 +57,9 @@ def test_no_client_contributes_more_than_one(
     assert len(first) == discriminant.classes_layout(M, CLASSES).width
     assert np.linalg.norm(first) <= 1 + 1e-12
     if images:
-        second = discriminant.scatter(features, labels, rng.standard_normal((CLASSES, M)))
+        whitener = rng.choice([0.0, 1.0, 1e3]) * rng.standard_normal((M, M) if size > 1 else ())
+        frame = Frame.of_classes(rng.standard_normal((CLASSES, M)), whitener)
+        second = discriminant.scatter(features, labels, frame)
         assert len(second) == discriminant.scatter_layout(M).width
         assert np.linalg.norm(second) <= 1 + 1e-12
     assert discriminant.classes_layout(M, CLASSES).sensitivity == 1.0
@@ -71,7 +73,8 @@ def test_the_bounds_are_reached() -> None:
     assert np.linalg.norm(discriminant.class_sums(features, labels, CLASSES)) == pytest.approx(1)
     spread = np.vstack([features, -features[:1]])
     labels = np.zeros(4, int)
-    assert np.linalg.norm(discriminant.scatter(spread, labels, np.zeros((1, M)))) > 0.99
+    frame = Frame.of_classes(np.zeros((1, M)))
+    assert np.linalg.norm(discriminant.scatter(spread, labels, frame)) > 0.99
 
 
 def test_class_means_are_those_of_a_plain_loop() -> None:
@@ -104,13 +107,14 @@ def test_the_scatters_are_covariances() -> None:
     clients, _ = crowd(40, 2)
     means = np.random.default_rng(1).standard_normal((CLASSES, M))
     for x, y in clients[:5]:
-        place, within = discriminant.residual(x, y, means)
+        place, within = discriminant.residual(x, y, Frame.of_classes(means))
         rows = x - means[y]
         np.testing.assert_allclose(within, np.cov(rows, rowvar=False) / R**2, atol=1e-12)
         expected = np.sqrt(len(x)) * rows.mean(axis=0) / R
         expected /= max(1.0, float(np.linalg.norm(expected)))
         np.testing.assert_allclose(place, expected, atol=1e-12)
-    assert not discriminant.residual(*(part[:1] for part in clients[0]), means)[1].any()
+    one = [part[:1] for part in clients[0]]
+    assert not discriminant.residual(*one, Frame.of_classes(means))[1].any()
 
 
 @pytest.mark.parametrize("clusters", [2, 3])
@@ -123,7 +127,7 @@ def test_axes_are_fishers(clusters: int) -> None:
     frame, excess = prepared(clients, clusters)
     assert frame.axes.shape == (clusters - 1, M)
     assert (excess > 0.5).all()
-    y = np.stack([discriminant.residual(x, labels, frame.class_means)[0] for x, labels in clients])
+    y = np.stack([discriminant.residual(x, labels, frame)[0] for x, labels in clients])
     oracle = LinearDiscriminantAnalysis(solver="eigen").fit(y, groups).scalings_[:, : clusters - 1]
     bases = [np.linalg.qr(a)[0] for a in (frame.axes.T, oracle)]
     cosines = np.linalg.svd(bases[0].T @ bases[1])[1]
@@ -156,12 +160,12 @@ def test_noise_widens_what_clients_are_divided_by() -> None:
     """With noise in the release no axis is blown up by an eigenvalue that noise made tiny."""
     clients, _ = crowd(300, 2)
     total = sum(discriminant.class_sums(x, y, CLASSES) for x, y in clients)
-    means = discriminant.read_class_means(np.asarray(total), M)
-    second = np.asarray(sum(discriminant.scatter(x, y, means) for x, y in clients))
-    quiet, _ = discriminant.read_frame(second, 300, 0.0, means, 2)
+    before = discriminant.read_classes(np.asarray(total), M)
+    second = np.asarray(sum(discriminant.scatter(x, y, before) for x, y in clients))
+    quiet, _ = discriminant.read_frame(second, 300, 0.0, before, 2)
     rng = np.random.default_rng(0)
     noisy = second + 60.0 * rng.standard_normal(second.size)
-    loud, excess = discriminant.read_frame(noisy, 300, 60.0, means, 2)
+    loud, excess = discriminant.read_frame(noisy, 300, 60.0, before, 2)
     assert np.isfinite(loud.axes).all()
     assert np.isfinite(excess).all()
     assert np.linalg.norm(loud.axes) < 0.5 * np.linalg.norm(quiet.axes)

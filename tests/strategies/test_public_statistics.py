@@ -100,6 +100,19 @@ def test_without_public_data() -> None:
     assert without_public_data(5, 8).embedding.shape == (5, 5)
 
 
+def test_rows_are_as_long_with_public_data_as_without(features: NDArray[np.float64]) -> None:
+    """A mean square of m in the units of the public data; unit vectors whatever the units."""
+    known = measure(features, "test", dimensions=8)
+    rows = known.whitened(features)
+    np.testing.assert_allclose((rows**2).sum(axis=1).mean(), 8, rtol=0.01)
+    np.testing.assert_allclose(rows.mean(axis=0), 0, atol=1e-5)
+    unknown = without_public_data(features.shape[1], features.shape[1])
+    rows = unknown.whitened(features)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), features.shape[1] ** 0.5, rtol=1e-5)
+    np.testing.assert_allclose(unknown.whitened(1e-3 * features), rows, rtol=1e-9)
+    assert not unknown.whitened(np.zeros((2, features.shape[1]))).any()
+
+
 def test_pseudo_clients(features: NDArray[np.float64]) -> None:
     """Like clients of whitened images: mean 0, every number's variance n / R^2 n = .64 / m."""
     statistics = measure(features, "test", dimensions=8)

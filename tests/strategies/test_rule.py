@@ -24,10 +24,16 @@ def test_init(clients: float, noise: float, expected: str) -> None:
 
 
 def test_more_than_two_clusters() -> None:
-    """Discriminant, but for small crowds and without public statistics."""
+    """Discriminant, but for small crowds."""
     assert choose_init(10_000, 10.58, 4).value == "discriminant"
     assert choose_init(1_000, 10.58, 4).value == "spectral"
-    assert choose_init(10_000, 10.58, 4, public=False).value == "secure-kmeans"
+
+
+@pytest.mark.parametrize("clusters", [2, 4])
+def test_without_public_statistics(clusters: int) -> None:
+    """The whitener is released too, if the crowd is large."""
+    assert choose_init(10_000, 10.58, clusters, public=False).value == "private-whitening"
+    assert choose_init(1_000, 10.58, clusters, public=False).value == "spectral"
 
 
 @pytest.mark.parametrize(

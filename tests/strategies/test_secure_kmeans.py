@@ -36,21 +36,19 @@ def unit_ball(rng: np.random.Generator, count: int, size: int) -> NDArray[np.flo
 
 
 def test_embedding_by_hand() -> None:
-    """sqrt(n) P (mean - mu) / R: n = 4, mean (2, 3, 9), mu (1, 1, 9), m = 4, R = 2.5."""
-    features = np.array([[1.0, 2, 8], [3, 4, 10], [2, 2, 8], [2, 4, 10]])
-    whitener = np.array([[0.5, 0, 0], [0, 0.25, 0], [0, 0, 7.0], [0.1, 0.1, 1.0]])
-    found = client_embedding(features, np.array([1.0, 1.0, 9.0]), whitener)
+    """sqrt(n) mean / R: n = 4, m = 4, R = 2.5."""
+    whitened = np.array([[1.0, 0, 3, 0], [0, 1, -3, 0], [0.5, 1, 2, 0.2], [0.5, 0, -2, 1]])
+    found = client_embedding(whitened)
     # 2 * (.5, .5, 0, .3) = (1, 1, 0, .6), of norm 1.54 < R = 1.25 * 2.
     np.testing.assert_allclose(found, [0.4, 0.4, 0.0, 0.24], rtol=1e-14)
-    uncentred = client_embedding(features, np.array([1.0, 1.0, 9.0]), whitener, centred=False)
+    uncentred = client_embedding(whitened, centred=False)
     np.testing.assert_allclose(uncentred, [0.2, 0.2, 0.0, 0.12], rtol=1e-14)
 
 
 def test_embedding_is_clipped_to_the_sphere() -> None:
     """m = 1, R = 1.25: 5 is clipped to 1, -1 becomes -.8."""
-    whitener = np.ones((1, 1))
-    assert client_embedding(np.array([[5.0]]), np.zeros(1), whitener)[0] == pytest.approx(1.0)
-    assert client_embedding(np.array([[-1.0]]), np.zeros(1), whitener)[0] == pytest.approx(-0.8)
+    assert client_embedding(np.array([[5.0]]))[0] == pytest.approx(1.0)
+    assert client_embedding(np.array([[-1.0]]))[0] == pytest.approx(-0.8)
 
 
 @drawn
@@ -58,14 +56,12 @@ def test_embedding_is_clipped_to_the_sphere() -> None:
 def test_embedding_never_leaves_the_unit_ball(
     seed: int, count: int, exponent: float, centred: bool
 ) -> None:
-    """Whatever the features; 1e-6 is float32's rounding, which the release clips once more."""
+    """Whatever the features; 1e-12 is rounding, which the release clips once more."""
     rng = np.random.default_rng(seed)
-    features = (10.0**exponent * rng.standard_normal((count, 7))).astype(np.float32)
-    whitener = rng.standard_normal((5, 7)).astype(np.float32)
-    mean = rng.standard_normal(7).astype(np.float32)
-    found = client_embedding(features, mean, whitener, centred=centred)
+    whitened = 10.0**exponent * rng.standard_normal((count, 5))
+    found = client_embedding(whitened, centred=centred)
     assert found.dtype == np.float64
-    assert math.hypot(*found) <= 1 + 1e-6
+    assert math.hypot(*found) <= 1 + 1e-12
     layout = mean_layout(5)
     total, _ = layout.encode(found[None], np.zeros(1, dtype=int))
     assert math.hypot(*from_grid(total, layout.sensitivity)) <= 1 + 1e-12
@@ -73,7 +69,7 @@ def test_embedding_never_leaves_the_unit_ball(
 
 def test_embedding_of_a_client_without_images() -> None:
     """Zeros, not NaN."""
-    found = client_embedding(np.zeros((0, 3)), np.ones(3), np.ones((4, 3)))
+    found = client_embedding(np.zeros((0, 4)))
     np.testing.assert_array_equal(found, np.zeros(4))
 
 

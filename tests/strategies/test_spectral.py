@@ -161,6 +161,7 @@ def test_phases() -> None:
         "spectral": ["moments", "lloyd", "lloyd"],
         "server-points": ["moments", "histogram", "lloyd"],
         "discriminant": ["classes", "scatter", "lloyd"],
+        "private-whitening": ["classes", "whitening", "scatter"],
     }
 
 
