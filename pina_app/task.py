@@ -124,8 +124,8 @@ def public_statistics(config: PinaConfig) -> PublicStatistics:
     """Whiteners from the public images that the configuration names."""
     features = public_features(config)
     if features is None:
-        return without_public_data(frozen_model(config).tail.width, config.embedding_size)
-    return measure(features, config.public_data, config.embedding_size, config.whitening_damping)
+        return without_public_data(frozen_model(config).tail.width, config.dimensions)
+    return measure(features, config.public_data, config.dimensions, config.whitening_damping)
 
 
 def public_features(config: PinaConfig) -> NDArray[np.float32] | None:
@@ -137,7 +137,7 @@ def public_features(config: PinaConfig) -> NDArray[np.float32] | None:
         return None
     model = frozen_model(config)
     samples = torch.from_numpy(model.reduce(images, "the public images")[:])
-    nothing = without_public_data(model.tail.width, config.embedding_size)
+    nothing = without_public_data(model.tail.width, config.dimensions)
     return Classifier(model.tail, nothing).frozen_features(samples)
 
 

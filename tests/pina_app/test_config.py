@@ -51,7 +51,7 @@ OUT_OF_RANGE: list[tuple[str, Scalar, str]] = [
     ("test-images", -1, ">= 0"),
     ("image-size", -1, ">= 0"),
     ("equal-norm-rounds", -1, ">= 0"),
-    ("embedding-size", 0, ">= 1"),
+    ("embedding-size", -1, ">= 0"),
     ("init-rounds", 1, ">= 2"),
     ("init-rounds", -1, "or 0"),
     ("whitening-damping", 0.0, "> 0"),
