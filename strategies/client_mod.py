@@ -100,8 +100,9 @@ class ClientMod:
         problem = ""
         if needs.get("images"):
             problem = (
-                "the strategy wants features and labels of single images (init = 'discriminant'), "
-                "which a plain client does not give; use init = 'secure-kmeans' or 'spectral'"
+                "the strategy wants features and labels of single images (init = 'discriminant', "
+                "'private-whitening'), which a plain client does not give; use init = "
+                "'secure-kmeans' or 'spectral'"
             )
         elif needs.get("embedding") and self.embedding is None:
             problem = (
