@@ -1,14 +1,12 @@
-"""Tables and figures of what is there: means, spreads, paired intervals, curves.
+"""Figures of what is there, and paired intervals of its main differences.
 
     python experiments/pina/summary.py --data DIR --work WORK
 
-Writes ``table1.md`` from ``table1.csv``, with t intervals over seeds of the paired differences to
-FedAvg, and draws ``figure3a-NAME.png`` (ARI over rounds) and ``figure3b-NAME.png`` (accuracy over
-rounds) from ``curves.csv``. Prints ``COMPARISONS`` of the runs made in WORK, with intervals
-of a paired bootstrap over seeds and over test images.
+Draws ``figure3a-NAME.png`` (ARI over rounds) and ``figure3b-NAME.png`` (accuracy over rounds) from
+``curves.csv``. Prints ``COMPARISONS`` of the runs made in WORK, with intervals of a paired
+bootstrap over seeds and over test images. The tables: ``tables.py``.
 """
 
-import csv
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -21,17 +19,10 @@ from numpy.typing import NDArray
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 from runs import DATASETS, HERE, Run, options
-from scipy import stats
-from table1 import EQUAL, MAIN, OTHERS, PARTS, runs_of
+from table1 import PARTS, runs_of
+from tables import NAMES, read
 
 RESAMPLES = 2_000
-NAMES = {
-    "cifar10": "CIFAR-10, rotated by 0 and 180 degrees, C = 2",
-    "fashion_mnist": "Fashion-MNIST, rotated by 0 to 270 degrees, C = 4",
-    "writers": "MNIST by writer, C = 2, held-out images of each writer",
-}
-Key = tuple[tuple[str, str, str], str]
-"""(public data, momentum, epsilon), and the method."""
 
 
 def interval(
@@ -64,48 +55,6 @@ def scores(work: Path, run: Run) -> NDArray[np.floating] | None:
     """Scores of a finished run."""
     path = work / "runs" / run.name / "scores.npy"
     return np.load(path).astype(np.float32) if path.exists() else None
-
-
-def over_seeds(differences: list[float]) -> str:
-    """Mean of paired differences and, from three seeds on, its 95 % t interval, in points."""
-    points = 100 * np.asarray(differences)
-    if len(points) < 3:
-        return f"{points.mean():+.1f}"
-    half = stats.t.ppf(0.975, len(points) - 1) * points.std(ddof=1) / np.sqrt(len(points))
-    return f"{points.mean():+.1f} [{points.mean() - half:+.1f}, {points.mean() + half:+.1f}]"
-
-
-def table(dataset: str) -> list[str]:
-    """One line for each method and setting, from ``table1.csv`` alone."""
-    found: dict[Key, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in read("table1.csv", dataset):
-        setting = row["public_data"], row["momentum"], row["epsilon"]
-        found[setting, row["method"]][row["seed"]] = row
-    lines = [
-        f"## {NAMES[dataset]}\n",
-        "| public data | momentum | epsilon | method | seeds | accuracy % | ARI | minus FedAvg |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for setting, method in sorted(found, key=_place):
-        own, base = found[setting, method], found.get((setting, "fedavg"), {})
-        accuracies = [100 * float(row["accuracy"]) for row in own.values()]
-        aris = [float(row["ari"]) for row in own.values() if row["ari"]]
-        spread = f" +- {statistics.stdev(accuracies):.1f}" if len(accuracies) > 1 else ""
-        ari = f"{statistics.mean(aris):.2f} ({min(aris):.2f} to {max(aris):.2f})" if aris else "-"
-        pairs = [(own[seed], base[seed]) for seed in own.keys() & base.keys()]
-        differences = [float(a["accuracy"]) - float(b["accuracy"]) for a, b in pairs]
-        lines.append(
-            f"| {' | '.join(setting)} | {method} | {len(own)} | "
-            f"{statistics.mean(accuracies):.1f}{spread} | {ari} | "
-            f"{over_seeds(differences) if pairs and method != 'fedavg' else '-'} |"
-        )
-    return [*lines, ""]
-
-
-def _place(key: Key) -> tuple[Any, ...]:
-    (public, momentum, epsilon), method = key
-    order = (*MAIN, *OTHERS, *EQUAL).index(method)
-    return public != "natural", public, momentum, float(epsilon), order
 
 
 COMPARISONS: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [
@@ -147,12 +96,6 @@ def comparisons(work: Path, datasets: list[str]) -> None:
             print(f"{dataset}: {pair[0]} minus {pair[1]}: {text}")
 
 
-def read(name: str, dataset: str) -> list[dict[str, Any]]:
-    """Rows of one data set."""
-    with (HERE / name).open(encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["dataset"] == dataset]
-
-
 def figure(dataset: str, column: str, file: str, label: str) -> None:
     """Mean over seeds against rounds, with the range; epsilon = 2, no momentum."""
     series: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -178,24 +121,12 @@ def figure(dataset: str, column: str, file: str, label: str) -> None:
     plt.close(figure)
 
 
-HEADING = """# Table 1, all rows
-
-From `table1.csv` by `summary.py`: mean over seeds +- standard deviation, adjusted Rand index at the
-end (range), difference to FedAvg of the same setting and seeds with its 95 % t interval over seeds
-(from three seeds on). Epsilon for a simulated cohort of 10,000. What the rows mean:
-[../README.md](../README.md).
-"""
-
-
 def main() -> None:
-    """Write, draw, print."""
+    """Draw, print."""
     chosen = options(__doc__)
-    lines = [HEADING]
     for dataset in DATASETS:
-        lines += table(dataset)
         figure(dataset, "ari", "figure3a", "adjusted Rand index")
         figure(dataset, "accuracy", "figure3b", "test accuracy")
-    (HERE / "table1.md").write_text("\n".join(lines), encoding="utf-8")
     comparisons(chosen.work, chosen.datasets)
 
 
