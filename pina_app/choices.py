@@ -14,7 +14,12 @@ from pina_app.config import PinaConfig
 from pina_app.model import create_backbone
 from pina_app.tails import create_tail
 from strategies.aggregation import not_coded
-from strategies.clustering.initialisation import DEFAULT_ROUNDS, DEFAULT_SHARES, FIRST_PHASES
+from strategies.clustering.initialisation import (
+    DEFAULT_ROUNDS,
+    DEFAULT_SHARES,
+    FIRST_PHASES,
+    fewest_rounds,
+)
 from strategies.privacy.plan import LARGE_CROWD_SHARE, PrivacyPlan, Stage, plan_privacy
 from strategies.rule import (
     Choice,
@@ -32,8 +37,19 @@ def privacy_plan(config: PinaConfig, init: str) -> PrivacyPlan:
     """The plan of a run with an initialisation by secure sums, or of one without, for other names.
 
     ``init = "lora-sketch"`` has other releases, which are not planned here.
+
+    Raises
+    ------
+    ValueError
+        If the initialisation needs more releases than are configured.
     """
     initialised = init in FIRST_PHASES
+    fewest = fewest_rounds(init, config.clusters) if initialised else 0
+    if 0 < config.init_rounds < fewest:
+        raise ValueError(
+            f"init-rounds = {config.init_rounds}: init = {init!r} with {config.clusters} clusters "
+            f"needs at least {fewest}, or 0 (its default, {DEFAULT_ROUNDS[init]})"
+        )
     releases = (config.init_rounds or DEFAULT_ROUNDS[init]) if initialised else 0
     share = config.init_share or DEFAULT_SHARES.get(init)
     if share is None and config.init == "auto":

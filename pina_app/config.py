@@ -13,7 +13,7 @@ from app_kit.partition import PARTITIONERS
 from app_kit.run_config import Scalar, key_of
 from pina_app.method_table import METHODS
 from strategies.aggregation import SKIPS, not_coded
-from strategies.clustering.initialisation import OF_IMAGES
+from strategies.clustering.initialisation import LABELLED
 from strategies.clustering.normality import RESCALES
 from strategies.pina import INITS
 from strategies.release import RELEASES
@@ -165,7 +165,7 @@ class PinaConfig:
             ("clusters", f"in [1, clients = {self.clients}]", 1 <= self.clusters <= self.clients),
             (
                 "init_rounds",
-                ">= 2 (one mean, then Lloyd steps) or 0 (what the initialisation needs)",
+                ">= 2 or 0 (what the initialisation needs)",
                 self.init_rounds >= 2 or self.init_rounds == 0,
             ),
             ("clip", "<= 1e6", self.clip <= 1e6),
@@ -302,10 +302,11 @@ class PinaConfig:
             (
                 self.init == "private-whitening" and self.public_data != "none",
                 "init = 'private-whitening': takes the place of public images, and public-data = "
-                f"{self.public_data!r} has some; use init = 'discriminant'",
+                f"{self.public_data!r} has some; use init = 'discriminant', or public-data = "
+                "'none'",
             ),
             (
-                self.init in OF_IMAGES and self.clusters > self.dimensions,
+                self.init in LABELLED and self.clusters > self.dimensions,
                 f"clusters = {self.clusters}: init = {self.init!r} needs embedding-size >= C, not "
                 f"{self.dimensions}",
             ),

@@ -21,7 +21,7 @@ from strategies import wire
 from strategies.assignment import lowest_loss, squared_distances
 from strategies.clustering import discriminant
 from strategies.clustering.discriminant import Frame
-from strategies.clustering.initialisation import IMAGE_PHASES, client_answers
+from strategies.clustering.initialisation import LABELLED_PHASES, client_answers
 from strategies.fednova import accumulated_steps
 from strategies.local_noise import local_noise
 from strategies.randomness import stream
@@ -113,7 +113,7 @@ def _compute(
         chosen = assign(config, classifier, request.assignment, clients, models, prototypes, frame)
         chosen = moved(request, list(clients), chosen, _seed(config))
         return _train(config, classifier, request, clients, models, chosen, mu), chosen
-    if request.phase in IMAGE_PHASES:
+    if request.phase in LABELLED_PHASES:
         features = classifier.whitened([data.samples for data in clients.values()])
         answers = [
             discriminant.client_answer(

@@ -10,6 +10,7 @@ from pina_app import choices
 from pina_app.config import PinaConfig
 from pina_app.methods import method_aggregation, method_plan
 from pina_app.model import create_backbone
+from strategies.clustering.initialisation import LABELLED
 from strategies.clustering.secure_kmeans import lloyd_layout
 from strategies.privacy.calibration import Event, epsilon_of
 from strategies.privacy.plan import PrivacyPlan
@@ -25,7 +26,13 @@ def check(config: PinaConfig) -> dict[str, PrivacyPlan]:
         if config.simulation:
             partition(config, source)
     load_public_images(config.public_data)
-    create_backbone(config)
+    size = min(config.dimensions, int(create_backbone(config).embed_dim))
+    init = choices.initialisation(config).value
+    if "pina" in plans and init in LABELLED and config.clusters > size:
+        raise ValueError(
+            f"clusters = {config.clusters}: init = {init!r} needs an embedding of as many numbers, "
+            f"and has {size}; raise embedding-size (at most the features' width), or name an init"
+        )
     return plans
 
 

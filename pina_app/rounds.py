@@ -78,7 +78,7 @@ class Rounds:
 
 def progress(line: dict[str, Any], total: int, eta_s: float) -> str:
     """One live line a round."""
-    parts = [f"{line['method']:>7} {line['round']:>3}/{total} {line['phase']:<6}"]
+    parts = [f"{line['method']:>7} {line['round']:>3}/{total} {line['phase']:<9}"]
     if line["accuracy_mean"] is not None:
         parts.append(f"accuracy {line['accuracy_mean']:.3f}")
     if line["ari"] is not None:

@@ -98,10 +98,11 @@ class PINA(ClusteredStrategy):
         if (self.plan.init is None) != (init == "random"):
             raise ValueError(f"init = {init!r}: the plan has {self.plan.init} as initialisation")
         prototyped = init in initialisation.FIRST_PHASES
-        if prototyped and self.plan.init and self.plan.init.releases < 2:
+        fewest = initialisation.fewest_rounds(init, self.clusters) if prototyped else 0
+        if self.plan.init and self.plan.init.releases < fewest:
             raise ValueError(
-                f"init_releases = {self.plan.init.releases}: {init} needs one for the mean "
-                "and at least one more, such as a Lloyd step (>= 2)"
+                f"init_releases = {self.plan.init.releases}: {init} with {self.clusters} clusters "
+                f"needs at least {fewest}"
             )
         if init == "server-points" and (
             server_points is None
@@ -113,7 +114,7 @@ class PINA(ClusteredStrategy):
                 f"server_points of shape {shape}: init = 'server-points' needs at least "
                 f"clusters = {self.clusters} embeddings of {embedding_size} numbers"
             )
-        labelled = init in initialisation.OF_IMAGES
+        labelled = init in initialisation.LABELLED
         if labelled and not (classes >= 2 and self.clusters <= embedding_size):
             raise ValueError(
                 f"classes = {classes}, clusters = {self.clusters}: init = {init!r} needs "
@@ -212,7 +213,7 @@ class PINA(ClusteredStrategy):
             assert self._server_points is not None
             count = len(self._server_points)
         size = self.embedding_size
-        if phase == "lloyd" and self.init in initialisation.OF_IMAGES:
+        if phase == "lloyd" and self.init in initialisation.LABELLED:
             size = max(1, self.clusters - 1)
         layout = initialisation.phase_layout(phase, size, count, self.classes)
         return replace(
@@ -255,9 +256,11 @@ class PINA(ClusteredStrategy):
             self._prototypes = self._first_prototypes(request.phase, sums[0], cohort, rng)
             return
         if request.phase == "classes":
-            private = self.init == "private-whitening"
-            read = private_whitening.read_classes if private else discriminant.read_classes
-            self._frame = read(sums[0], self.embedding_size)
+            size = self.embedding_size
+            if self.init == "private-whitening":
+                self._frame = private_whitening.read_classes(sums[0], noise_std, size)
+            else:
+                self._frame = discriminant.read_classes(sums[0], size)
             return
         if request.phase == "whitening":
             assert self._frame is not None

@@ -50,8 +50,7 @@ class RoundRequest:
     method : str
         Name of the strategy.
     phase : str
-        "mean", "moments", "histogram" or "lloyd" (``strategies.clustering.initialisation``),
-        "sketch" or "train".
+        One of ``strategies.clustering.initialisation``, "sketch" or "train".
     round : int
         Number within the phase's stage, from 1; random streams of clients use it.
     assignment : str

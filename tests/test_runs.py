@@ -23,7 +23,7 @@ from pina_app.method_table import METHODS
 from pina_app.predict import predict
 from strategies import run_record, wire
 from strategies.checkpoint import read_state
-from strategies.clustering.initialisation import OF_IMAGES
+from strategies.clustering.initialisation import LABELLED
 
 TINY: dict[str, Scalar] = {
     "clients": 12,
@@ -172,7 +172,7 @@ def test_every_initialisation_runs_and_resumes(init: str, tmp_path: Path, cache_
     np.savez(images, x=x, y=np.arange(5))
     assert "cluster " in predict(killed, images, "pina", None)
     np.savez(images, x=x)
-    if init in OF_IMAGES:  # the embedding takes the labels
+    if init in LABELLED:  # the embedding takes the labels
         with pytest.raises(ValueError, match="add labels"):
             predict(killed, images, "pina", None)
     else:

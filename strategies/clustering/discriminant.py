@@ -54,7 +54,8 @@ class Frame:
         The embedding is ``(axes y - centre) / radius``, cut to the unit ball. Before the scatter
         is released there are no axes (r = 0).
     whitener : (m, m), or one number
-        T. Once there are axes it is in them, and 1: no whole matrix is sent with every round.
+        T. Once there are axes it is in them, and 1: no whole matrix is sent with every round. So
+        an embedding is cut in itself alone, not also (as in ``scatter``) where y is whitened.
     """
 
     class_means: NDArray[np.float64]
@@ -84,7 +85,15 @@ class Frame:
     def residuals(
         self, features: NDArray[np.floating], labels: NDArray[np.integer]
     ) -> NDArray[np.float64]:
-        """r (n, m) of a client's images."""
+        """r (n, m) of a client's images.
+
+        Raises
+        ------
+        ValueError
+            If a label is none of the classes.
+        """
+        if len(labels) and not (labels.min() >= 0 and labels.max() < len(self.class_means)):
+            raise ValueError(f"labels must be 0 to {len(self.class_means) - 1}")
         rows = np.asarray(features - self.class_means[labels], dtype=np.float64)
         scaled = rows @ self.whitener.T if self.whitener.ndim else rows * self.whitener
         return np.asarray(scaled, dtype=np.float64)
@@ -96,7 +105,7 @@ def classes_layout(dimensions: int, classes: int) -> Slots:
 
 
 def scatter_layout(dimensions: int) -> Slots:
-    """Layout of the second release."""
+    """Layout of ``scatter``, and of ``whitening``."""
     size = dimensions + 2 * (moments_size(dimensions) - dimensions)
     return Slots(1, size, threshold=1.0)
 
@@ -129,18 +138,25 @@ def class_sums(
     return np.concatenate([sums[:, :m].ravel(), sums[:, m]])
 
 
-def read_class_means(total: NDArray[np.floating], dimensions: int) -> NDArray[np.float64]:
-    """M (classes, m) from a (noisy) sum of ``class_sums``; zero for a class that is too rare."""
+def read_class_sums(
+    total: NDArray[np.floating], dimensions: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sums (classes, m), over R, and counts (classes,) in a (noisy) sum of ``class_sums``."""
     classes = total.size // (dimensions + 1)
     sums = np.asarray(total[: classes * dimensions], np.float64).reshape(classes, dimensions)
-    counts = np.asarray(total[classes * dimensions :], np.float64)
+    return sums, np.asarray(total[classes * dimensions :], np.float64)
+
+
+def read_class_means(total: NDArray[np.floating], dimensions: int) -> NDArray[np.float64]:
+    """M (classes, m) from a (noisy) sum of ``class_sums``; zero for a class that is too rare."""
+    sums, counts = read_class_sums(total, dimensions)
     common = counts > SMALLEST_CLASS * max(counts.sum(), 0.0)
     safe = np.where(common & (counts > 0), counts, np.inf)
     return np.asarray(RADIUS * np.sqrt(dimensions) * sums / safe[:, None], dtype=np.float64)
 
 
 def read_classes(total: NDArray[np.floating], dimensions: int) -> Frame:
-    """The frame after the first release."""
+    """The frame after ``classes``: noisy class means as they are."""
     return Frame.of_classes(read_class_means(total, dimensions))
 
 
@@ -166,7 +182,7 @@ def residual(
 def scatter(
     features: NDArray[np.floating], labels: NDArray[np.integer], frame: Frame
 ) -> NDArray[np.float64]:
-    """A client's part of the second release, norm at most 1; parameters as ``residual``."""
+    """A client's part of ``scatter`` and ``whitening``, norm at most 1; see ``residual``."""
     y, within = residual(features, labels, frame)
     bound = within_bound(len(y))
     within = within / max(bound, float(np.linalg.norm(within)))

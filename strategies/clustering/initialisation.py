@@ -7,7 +7,7 @@
 ``private-whitening``  classes, whitening, scatter, lloyd, ...  (``private_whitening``)
 
 Every phase is one ``Slots`` release of a function of the client's embedding y alone, |y| <= 1; but
-for those of ``IMAGE_PHASES``, which also need labels and the single images.
+for those of ``LABELLED_PHASES``, which also need labels and the single images.
 """
 
 import math
@@ -33,9 +33,10 @@ FIRST_PHASES = {
     "private-whitening": private_whitening.PHASES,
 }
 """What comes before the Lloyd steps, for every initialisation that finds prototypes."""
-OF_IMAGES = ("discriminant", "private-whitening")
-IMAGE_PHASES = private_whitening.PHASES
-"""Initialisations and phases for which a client needs features and labels of its images."""
+LABELLED = ("discriminant", "private-whitening")
+"""Initialisations for which a client needs features and labels of its single images."""
+LABELLED_PHASES = frozenset({*discriminant.PHASES, *private_whitening.PHASES})
+"""Their phases before the Lloyd steps."""
 DEFAULT_ROUNDS = {
     "secure-kmeans": 7,
     "spectral": 2,
@@ -51,6 +52,12 @@ DEFAULT_SHARES = {"spectral": 0.25, "server-points": 0.25}
 ``secure-kmeans``, is too much: .25 gives both releases z = 8 at epsilon 2 and K = 1,000."""
 
 
+def fewest_rounds(init: str, clusters: int) -> int:
+    """Releases without which an initialisation has no prototypes, or more than C of them."""
+    merges = number_of_prototypes(init, clusters) > clusters
+    return max(2, len(FIRST_PHASES[init]) + merges)
+
+
 def phase_of(init: str, round_number: int) -> str:
     """Phase of a round (from 1) of an initialisation."""
     first = FIRST_PHASES[init]
@@ -63,7 +70,7 @@ def number_of_prototypes(init: str, clusters: int) -> int:
         return clusters
     if init == "spectral":
         return spectral.number_of_prototypes(clusters)
-    if init in OF_IMAGES:
+    if init in LABELLED:
         return discriminant.number_of_prototypes(clusters)
     return secure_kmeans.number_of_prototypes(clusters)
 

@@ -45,14 +45,14 @@ class PublicStatistics:
     def whitened(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
         """Rows (n, m) of features (n, h), with a typical norm of sqrt(m) in either case.
 
-        ``P (x - mu)``; without public data ``sqrt(h) P x / |x|``, for nothing is known of the
+        ``P (x - mu)``; without public data ``sqrt(m) P x / |P x|``, for nothing is known of the
         features' units.
         """
-        rows = np.asarray(features, dtype=np.float64) - self.mean
+        rows = (np.asarray(features, dtype=np.float64) - self.mean) @ self.embedding.T
         if not self.centred:
             norms = np.linalg.norm(rows, axis=1, keepdims=True)
             rows *= np.sqrt(rows.shape[1]) / np.where(norms > 0, norms, 1.0)
-        return np.asarray(rows @ self.embedding.T, dtype=np.float64)
+        return np.asarray(rows, dtype=np.float64)
 
 
 def measure(

@@ -122,7 +122,7 @@ class Problem:
                 update = self.update(client, models[0])[: WIDTH - 4]  # array "b"
                 rows.append(sketch(update, request.threshold, request.noise_multiplier, rng))
             return wire.sketch_reply(np.array(rows))
-        if request.phase in initialisation.IMAGE_PHASES:
+        if request.phase in initialisation.LABELLED_PHASES:
             updates = np.array(
                 [
                     discriminant.client_answer(

@@ -5,10 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pina_app import choices
+from pina_app import choices, preflight
 from pina_app.config import PRESETS, PinaConfig, from_run_config
 from pina_app.methods import create_strategy, initial_models, method_aggregation, method_plan
+from strategies.aggregation import Aggregation
+from strategies.clustering import initialisation
 from strategies.pina import PINA
+from strategies.privacy.ledger import Ledger
 from strategies.release import Coded
 from tests.pina_app.vits import random_statistics
 
@@ -111,6 +114,58 @@ def test_size_of_an_update() -> None:
     assert choices.update_size(absent) == 714
 
 
+@pytest.mark.parametrize(
+    ("init", "clusters", "fewest"),
+    [
+        ("secure-kmeans", 2, 2),
+        ("secure-kmeans", 5, 2),
+        ("spectral", 2, 2),
+        ("spectral", 3, 2),
+        ("server-points", 3, 2),
+        ("discriminant", 2, 2),
+        ("discriminant", 3, 3),
+        ("private-whitening", 2, 3),
+        ("private-whitening", 3, 4),
+    ],
+)
+def test_too_few_releases_are_refused(init: str, clusters: int, fewest: int) -> None:
+    """Before the run and by the strategy: clients would train without (or with 3C) prototypes."""
+    public = "none" if init == "private-whitening" else "digits"
+    config = PinaConfig(init=init, clusters=clusters, init_rounds=fewest, public_data=public)
+    plan = choices.privacy_plan(config, init)
+    assert plan.init is not None
+    assert plan.init.releases == fewest
+    assert initialisation.fewest_rounds(init, clusters) == fewest
+    if fewest > 2:
+        message = f"init-rounds = {fewest - 1}: init = '{init}' with {clusters} clusters needs at "
+        with pytest.raises(ValueError, match=f"{message}least {fewest}"):
+            choices.privacy_plan(dataclasses.replace(config, init_rounds=fewest - 1), init)
+    fewer = dataclasses.replace(plan, init=dataclasses.replace(plan.init, releases=fewest - 1))
+    with pytest.raises(ValueError, match=rf"init_releases = {fewest - 1}: {init}.*least {fewest}"):
+        PINA(
+            init=init,
+            name="pina",
+            clients=50,
+            clusters=clusters,
+            plan=fewer,
+            aggregation=Aggregation(1.0),
+            ledger=Ledger(None, "pina", plan.delta, plan.budget),
+            classes=10,
+            server_points=np.zeros((9, 64)),
+        )
+
+
+def test_more_clusters_than_numbers_in_an_embedding_are_refused_before_the_run() -> None:
+    """Also where the rule chooses, and where the features have fewer numbers than wanted."""
+    config = PinaConfig(public_data="none", clusters=5, embedding_size=4, weights="none")
+    with pytest.raises(ValueError, match=r"clusters = 5: init = 'private-whitening' .* has 4;"):
+        preflight.check(config)
+    config = PinaConfig(public_data="none", clusters=70, clients=200, weights="none")
+    with pytest.raises(ValueError, match=r"clusters = 70: .* has 64;"):
+        preflight.check(config)
+    preflight.check(dataclasses.replace(config, init="secure-kmeans"))
+
+
 def test_server_points_reach_the_strategy() -> None:
     config = PinaConfig(init="server-points", private=False)
     points = np.zeros((9, 5))  # the size of an embedding
@@ -151,7 +206,7 @@ def test_server_points_reach_the_strategy() -> None:
         (
             {"init": "private-whitening", "public-data": "digits"},
             "init = 'private-whitening': takes the place of public images, and public-data = "
-            "'digits' has some; use init = 'discriminant'",
+            "'digits' has some; use init = 'discriminant', or public-data = 'none'",
         ),
         (
             {"init": "discriminant", "clusters": 9, "embedding-size": 8},

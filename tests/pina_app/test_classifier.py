@@ -103,7 +103,7 @@ def test_client_losses_equal_a_loop(sizes: list[int]) -> None:
 def test_embeddings_equal_a_loop(public: bool) -> None:
     """``sqrt(n) mean P (x - mu)`` clipped to R = 1.25 sqrt(m), over R.
 
-    Without public data the mean of unit vectors, times sqrt(h).
+    Without public data the mean of projections of norm sqrt(m).
     """
     vit = random_vit()
     statistics = random_statistics(16) if public else without_public_data(16, 5)
@@ -114,11 +114,10 @@ def test_embeddings_equal_a_loop(public: bool) -> None:
     assert embeddings.shape == (3, 5)
     clipped = 0
     for row, images in zip(embeddings, pixels, strict=True):
-        features = vit(images).numpy().astype(float)
+        rows = (vit(images).numpy().astype(float) - statistics.mean) @ statistics.embedding.T
         if not public:
-            features *= 4 / np.linalg.norm(features, axis=1, keepdims=True)  # h = 16
-        y = statistics.embedding @ (features.mean(axis=0) - statistics.mean)
-        y = y * np.sqrt(len(images)) if public else y
+            rows *= np.sqrt(5) / np.linalg.norm(rows, axis=1, keepdims=True)
+        y = rows.mean(axis=0) * (np.sqrt(len(images)) if public else 1)
         clipped += np.linalg.norm(y) > radius
         y = y * min(1.0, radius / np.linalg.norm(y)) / radius
         np.testing.assert_allclose(row, y, rtol=1e-4, atol=1e-5)

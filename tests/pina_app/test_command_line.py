@@ -414,6 +414,10 @@ def test_plan_takes_none_as_a_run_does(outside: Path, capsys: pytest.CaptureFixt
         (["--noise-cohort-size", "0"], "noise-cohort-size = 0: must be >= 1"),
         (["--clients", "many"], "clients = 'many': must be of type int"),
         (["--epsilon", "none"], "epsilon = 'none': a private run needs epsilon or noise-mul"),
+        (
+            ["--noise-cohort-size", "10000", "--public-data", "none", "--init-rounds", "2"],
+            "init-rounds = 2: init = 'private-whitening' with 2 clusters needs at least 3, or 0 (",
+        ),
     ],
 )
 def test_a_bad_plan(refused: Run, arguments: list[str], message: str) -> None:

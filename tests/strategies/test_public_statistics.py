@@ -101,14 +101,14 @@ def test_without_public_data() -> None:
 
 
 def test_rows_are_as_long_with_public_data_as_without(features: NDArray[np.float64]) -> None:
-    """A mean square of m in the units of the public data; unit vectors whatever the units."""
+    """A mean square of m in the units of the public data; the same norm whatever the units."""
     known = measure(features, "test", dimensions=8)
     rows = known.whitened(features)
     np.testing.assert_allclose((rows**2).sum(axis=1).mean(), 8, rtol=0.01)
     np.testing.assert_allclose(rows.mean(axis=0), 0, atol=1e-5)
-    unknown = without_public_data(features.shape[1], features.shape[1])
+    unknown = without_public_data(features.shape[1], 8)
     rows = unknown.whitened(features)
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), features.shape[1] ** 0.5, rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 8**0.5, rtol=1e-5)
     np.testing.assert_allclose(unknown.whitened(1e-3 * features), rows, rtol=1e-9)
     assert not unknown.whitened(np.zeros((2, features.shape[1]))).any()
 
