@@ -327,9 +327,9 @@ class PinaConfig:
     def dimensions(self) -> int:
         """m of the embedding: as configured, or 64, and 96 for a projection that knows nothing.
 
-        At most the features' width. Measured without public data on images set aside, two seeds: ARI
-        after the initialisation .80 and .87 with 64, .92 and .93 with 96 (CIFAR-10), .95 to .98
-        with either (Fashion-MNIST).
+        At most the features' width. Measured without public data on images set aside, two seeds:
+        ARI after the initialisation .80 and .87 with 64, .92 and .93 with 96 (CIFAR-10), .95 to
+        .98 with either (Fashion-MNIST).
         """
         return self.embedding_size or (96 if self.public_data == "none" else 64)
 
