@@ -1,10 +1,10 @@
-"""Where labelled and public images come from: embedded digits, a ``.npz`` file, a hub id."""
+"""Where labelled and public images come from: digits, a ``.npz`` file, a hub id, nowhere."""
 
 from pathlib import Path
 
 import numpy as np
 
-from app_kit import digits, hub, npz
+from app_kit import dead_leaves, digits, hub, npz
 from app_kit.source import Images, Source
 from strategies.randomness import stream
 
@@ -13,6 +13,8 @@ def load_public_images(public_data: str) -> Images | None:
     """The public images that the setting ``public-data`` names, or None for "none"."""
     if public_data == "none":
         return None
+    if public_data == "synthetic":
+        return dead_leaves.load()
     if public_data == "digits":
         return digits.load()[0][: digits.PUBLIC_IMAGES]
     if is_hub_id(public_data):

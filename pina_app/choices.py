@@ -77,13 +77,14 @@ def initialisation(config: PinaConfig) -> Choice:
     """The initialisation, and the rule's reason (empty if it is configured)."""
     if config.init != "auto":
         return Choice(config.init, "")
-    public = config.public_data != "none"
+    own = config.public_data in ("synthetic", "none")
+    public = config.public_data if own else "images"
     if not config.private:
-        return choose_init(config.clients, 0.0, config.clusters, public=public)
+        return choose_init(config.clients, 0.0, config.clusters, public)
     plan = privacy_plan(config, "secure-kmeans")
     assert plan.init is not None
     noise = plan.init.noise_multiplier
-    return choose_init(_crowd(plan, plan.init), noise, config.clusters, public=public)
+    return choose_init(_crowd(plan, plan.init), noise, config.clusters, public)
 
 
 @lru_cache(maxsize=16)

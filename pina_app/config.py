@@ -256,7 +256,7 @@ class PinaConfig:
             (
                 not digits and self.public_data == "digits",
                 f"public-data = 'digits': dataset = {self.dataset!r} needs a file of public "
-                "images (.npz) or 'none'",
+                "images (.npz), 'synthetic' or 'none'",
             ),
             (
                 not self.simulation and self.held_out > 0,

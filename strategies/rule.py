@@ -46,12 +46,12 @@ class Choice:
 
 
 def choose_init(
-    clients: float, noise_multiplier: float, clusters: int = 2, *, public: bool = True
+    clients: float, noise_multiplier: float, clusters: int = 2, public: str = "images"
 ) -> Choice:
     """``spectral`` where too few clients stand against the noise of ``secure-kmeans``.
 
-    With enough of them that one for two clusters, and ``discriminant`` for more; without public
-    statistics ``private-whitening``.
+    With enough of them that one for two clusters, and ``discriminant`` for more or where the public
+    images are synthetic; without any ``private-whitening``.
 
     Parameters
     ----------
@@ -61,13 +61,13 @@ def choose_init(
         z >= 0 of a release of ``secure-kmeans``, calibrated at ``LARGE_CROWD_SHARE``.
     clusters : int
         C.
-    public : bool
-        Whether there are public statistics.
+    public : {"images", "synthetic", "none"}
+        What the public statistics come from.
     """
     crowd = math.inf if noise_multiplier == 0 else clients / noise_multiplier
     good = crowd >= CLIENTS_A_NOISE
-    large = "discriminant" if clusters > 2 else "secure-kmeans"
-    large = large if public else "private-whitening"
+    large = "discriminant" if clusters > 2 or public == "synthetic" else "secure-kmeans"
+    large = "private-whitening" if public == "none" else large
     return Choice(
         large if good else "spectral",
         f"{clients:,g} clients over noise {noise_multiplier:.3g} = {crowd:.3g}, "

@@ -71,8 +71,8 @@ COMMON: dict[str, Any] = {
 }
 PUBLIC = {
     "natural": "public_natural_2000.npz",
-    "none": "none",
 }
+NO_FILE = ("synthetic", "none")
 ALL = "cifar10_jpegbytes.npz"
 OUT_OF_DOMAIN = {"cifar10": "fashion_mnist", "fashion_mnist": "cifar10", "writers": "cifar10"}
 
@@ -110,8 +110,8 @@ class Run:
 
     @property
     def _ruled(self) -> bool:
-        """What the rule chooses is what real cohorts, and no public data, are about."""
-        return self.noise_cohort is None or self.public_data == "none"
+        """What the rule chooses is what real cohorts, and no public images, are about."""
+        return self.noise_cohort is None or self.public_data in NO_FILE
 
     def config(self, data: Path, work: Path) -> PinaConfig:
         """The configuration of the app."""
@@ -141,8 +141,8 @@ class Run:
             return str(work / f"{self.dataset}_public.npz")
         if self.public_data == "out-of-domain":
             return str(work / f"{OUT_OF_DOMAIN[self.dataset]}_public.npz")
-        file = PUBLIC[self.public_data]
-        return file if file == "none" else str(data / file)
+        own = self.public_data in NO_FILE
+        return self.public_data if own else str(data / PUBLIC[self.public_data])
 
 
 def execute(

@@ -29,7 +29,7 @@ PARTS: dict[int, list[dict[str, Any]]] = {
     4: [{"methods": MAIN, "seeds": SEEDS, "epsilon": value} for value in (None, 8.0)],
     5: [
         {"methods": ("fedavg", "oracle", "pina"), "seeds": SEEDS, "public_data": source}
-        for source in ("in-domain", "out-of-domain", "none")
+        for source in ("in-domain", "out-of-domain", "synthetic", "none")
     ],
     6: [{"methods": OTHERS, "seeds": SEEDS, "epsilon": value} for value in (None, 8.0)],
 }

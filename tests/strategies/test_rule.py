@@ -31,9 +31,10 @@ def test_more_than_two_clusters() -> None:
 
 @pytest.mark.parametrize("clusters", [2, 4])
 def test_without_public_statistics(clusters: int) -> None:
-    """The whitener is released too, if the crowd is large."""
-    assert choose_init(10_000, 10.58, clusters, public=False).value == "private-whitening"
-    assert choose_init(1_000, 10.58, clusters, public=False).value == "spectral"
+    """The whitener is released too, if the crowd is large; synthetic images know their units."""
+    assert choose_init(10_000, 10.58, clusters, "synthetic").value == "discriminant"
+    assert choose_init(10_000, 10.58, clusters, "none").value == "private-whitening"
+    assert choose_init(1_000, 10.58, clusters, "none").value == "spectral"
 
 
 @pytest.mark.parametrize(
