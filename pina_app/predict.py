@@ -80,7 +80,8 @@ def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) 
     else:
         raise ValueError(
             f"{images_path}: without labels (y) a cluster is found by prototypes, and this run "
-            "has none that do without; add labels"
+            "has none that do without; add labels (after init = 'secure-kmeans' or 'spectral' none "
+            "are needed)"
         )
     predicted = logits[cluster].argmax(dim=1).numpy()
     if output is not None:

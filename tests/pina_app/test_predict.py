@@ -223,7 +223,7 @@ def test_without_labels_and_prototypes_there_is_no_cluster(
     np.savez(checkpoint_path(run_dir, "pina"), **state)  # type: ignore[arg-type]
     images = new_client(finished, 1)
     path = Path(write(tmp_path / "x.npz", {"x": images}))
-    with pytest.raises(ValueError, match="add labels or use a run with init = 'secure-kmeans'"):
+    with pytest.raises(ValueError, match=r"add labels \(after init = 'secure-kmeans'"):
         predict(run_dir, path, "pina", None)
     labelled = write(tmp_path / "y.npz", {"x": images, "y": finished.federation.test_labels[:60]})
     assert predict(run_dir, Path(labelled), "pina", None).startswith("cluster 1 of 2")
