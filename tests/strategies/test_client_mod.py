@@ -41,7 +41,7 @@ from tests.strategies.plain_apps import client_of, plain_app, record
 OFFERED = [
     kind
     for kind in KINDS
-    if kind not in ("oracle", "oracle-coded", "pina-sketch", "pina-discriminant")
+    if kind not in ("oracle", "oracle-coded", "pina-sketch", "pina-discriminant", "pina-whitening")
 ]
 
 
