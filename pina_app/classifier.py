@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, linear
 from pina_app.model import HEAD_BIAS, HEAD_WEIGHT, LORA_B
 from pina_app.tails import Tail
 from strategies.clustering import discriminant
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.clustering.secure_kmeans import client_embedding
 
@@ -85,7 +85,7 @@ class Classifier:
     def framed_embeddings(
         self, clients: Sequence[Tensor], labels: Sequence[Tensor], frame: Frame
     ) -> NDArray[np.float64]:
-        """Embeddings (n, r) in a frame of ``strategies.clustering.discriminant``."""
+        """Embeddings (n, r) in a frame of ``strategies.clustering.frame``."""
         return np.stack(
             [
                 discriminant.embedding(rows, own.numpy(), frame)

@@ -18,7 +18,7 @@ from pina_app.config import PinaConfig
 from pina_app.local import assign
 from pina_app.task import frozen_model, simulated_client, simulated_federation
 from strategies import wire
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 
 UNKNOWN: dict[str, Any] = {"accuracy_mean": None, "accuracy_per_cluster": None, "ari": None}
 

@@ -20,7 +20,7 @@ from pina_app.training import LocalTraining, train_clients
 from strategies import wire
 from strategies.assignment import lowest_loss, squared_distances
 from strategies.clustering import discriminant
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 from strategies.clustering.initialisation import LABELLED_PHASES, client_answers
 from strategies.fednova import accumulated_steps
 from strategies.local_noise import local_noise

@@ -12,7 +12,7 @@ from pina_app.config import PinaConfig, from_run_config
 from pina_app.model import HEAD_BIAS
 from pina_app.task import ClientData, device_client, frozen_model, simulated_client
 from strategies import wire
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 from strategies.clustering.public_statistics import PublicStatistics
 
 # One thread a process: several busy torch threads on few cores are ten times slower than one.

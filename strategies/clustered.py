@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from strategies import planned, traffic, wire
 from strategies.aggregation import Aggregation
 from strategies.clients import Roster, sample_clients
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 from strategies.coded import CodedModels
 from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import PrivacyPlan, Stage

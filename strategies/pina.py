@@ -45,7 +45,7 @@ from strategies.clustering import (
     server_points,
     spectral,
 )
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 from strategies.clustering.sketch import LORA_SKETCH_WARNING, cluster_sketches
 from strategies.coded import shares_of
 from strategies.privacy.clipping import sketch_threshold

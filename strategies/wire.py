@@ -207,7 +207,7 @@ def round_content(
 
 
 def read_frame(content: RecordDict) -> dict[str, NDArray[Any]] | None:
-    """Arrays of ``strategies.clustering.discriminant.Frame`` in a message, if there are any."""
+    """Arrays of ``strategies.clustering.frame.Frame`` in a message, if there are any."""
     record = content.array_records.get(_FRAME)
     return None if record is None else {name: array.numpy() for name, array in record.items()}
 

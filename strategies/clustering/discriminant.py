@@ -19,18 +19,17 @@ right units, whatever n. The norms of the parts are at most 1, so both releases 
 R_W is PUBLIC: the Frobenius norm that W_k has for ``TYPICAL_IMAGES`` standard normal images, so
 that no quantile of the clients is needed. Everything after a release is post-processing.
 
-``Frame`` holds what clients need to compute their embedding from then on: (A y - centre) / radius.
-Without public statistics another release comes between the two (``private_whitening``), whose
-whitener T the frame holds: then r_j = T (x_j - M[y_j]).
+``frame.Frame`` holds what clients need to compute their embedding from then on. Without public
+statistics another release comes between the two (``private_whitening``), whose whitener T the frame
+holds: then r_j = T (x_j - M[y_j]).
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.clustering.frame import Frame
 from strategies.clustering.secure_kmeans import RADIUS
 from strategies.clustering.spectral import moments_size, smat, svec
 from strategies.release import Slots
@@ -40,63 +39,6 @@ RIDGE = 0.03
 SMALLEST_CLASS = 0.01
 """A class with less than this share of the images gets no mean of its own."""
 PHASES = ("classes", "scatter")
-
-
-@dataclasses.dataclass(frozen=True)
-class Frame:
-    """What turns a client's images into its embedding.
-
-    Attributes
-    ----------
-    class_means : (classes, m)
-        M, in the units of whitened features.
-    axes : (r, m), centre : (r,), radius : float
-        The embedding is ``(axes y - centre) / radius``, cut to the unit ball. Before the scatter
-        is released there are no axes (r = 0).
-    whitener : (m, m), or one number
-        T. Once there are axes it is in them, and 1: no whole matrix is sent with every round. So
-        an embedding is cut in itself alone, not also (as in ``scatter``) where y is whitened.
-    """
-
-    class_means: NDArray[np.float64]
-    axes: NDArray[np.float64]
-    centre: NDArray[np.float64]
-    radius: float
-    whitener: NDArray[np.float64]
-
-    def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """As named arrays, for messages and checkpoints."""
-        return {key: np.asarray(value) for key, value in vars(self).items()}
-
-    @staticmethod
-    def of(arrays: Mapping[str, NDArray[Any]]) -> "Frame":
-        """Inverse of ``arrays``."""
-        own = {key: np.asarray(value, dtype=np.float64) for key, value in arrays.items()}
-        return Frame(
-            own["class_means"], own["axes"], own["centre"], float(own["radius"]), own["whitener"]
-        )
-
-    @staticmethod
-    def of_classes(class_means: NDArray[np.float64], whitener: Any = 1.0) -> "Frame":
-        """Before the scatter is released: class means and whitener alone."""
-        none = np.zeros((0, class_means.shape[1]))
-        return Frame(class_means, none, np.zeros(0), 1.0, np.asarray(whitener, dtype=np.float64))
-
-    def residuals(
-        self, features: NDArray[np.floating], labels: NDArray[np.integer]
-    ) -> NDArray[np.float64]:
-        """r (n, m) of a client's images.
-
-        Raises
-        ------
-        ValueError
-            If a label is none of the classes.
-        """
-        if len(labels) and not (labels.min() >= 0 and labels.max() < len(self.class_means)):
-            raise ValueError(f"labels must be 0 to {len(self.class_means) - 1}")
-        rows = np.asarray(features - self.class_means[labels], dtype=np.float64)
-        scaled = rows @ self.whitener.T if self.whitener.ndim else rows * self.whitener
-        return np.asarray(scaled, dtype=np.float64)
 
 
 def classes_layout(dimensions: int, classes: int) -> Slots:

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from strategies.clustering.discriminant import (
     SMALLEST_CLASS,
-    Frame,
     read_class_sums,
     read_scatter,
 )
+from strategies.clustering.frame import Frame
 from strategies.clustering.secure_kmeans import RADIUS
 
 PHASES = ("classes", "whitening", "scatter")

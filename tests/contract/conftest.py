@@ -13,7 +13,7 @@ from strategies.assignment import lowest_loss, squared_distances
 from strategies.clients import clients_of_partition
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering import discriminant, initialisation
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 from strategies.clustering.initialisation import client_answers
 from strategies.clustering.sketch import sketch
 from strategies.fednova import FedNova, accumulated_steps

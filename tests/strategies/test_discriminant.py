@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from strategies.assignment import nearest_prototype
 from strategies.clustering import discriminant
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 from strategies.clustering.secure_kmeans import RADIUS
 
 M, CLASSES = 6, 4

@@ -7,7 +7,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from strategies.assignment import nearest_prototype
 from strategies.clustering import discriminant, private_whitening
-from strategies.clustering.discriminant import Frame
+from strategies.clustering.frame import Frame
 from strategies.clustering.public_statistics import without_public_data
 
 M, CLASSES, IMAGES = 16, 3, 10
