@@ -1,10 +1,11 @@
 """Table 1 and Figure 3: every method on every data set, by seed, from real data.
 
     python experiments/pina/table1.py --data DIR --work WORK [--datasets cifar10 ...] [--part N ...]
-        [--seeds 0 ...]
+        [--seeds 0 ...] [--missing]
 
 Start it once for each core; it does what is not done yet, in the order of ``PARTS``, and puts
-what is there into ``table1.csv`` and ``curves.csv``. Settings come from ``tuning.csv``.
+what is there into ``table1.csv`` and ``curves.csv``. With ``--missing`` a row that ``table1.csv``
+has is done, although WORK is new. Settings come from ``tuning.csv``.
 ``pina-discriminant`` is PINA with that initialisation (and the settings of ``pina``, as has
 ``feddp-kmeans``). ``fedprox-0`` and ``fednova`` equal ``fedavg`` here (mu = 0; equal local steps),
 which the tests prove and one seed shows.
@@ -73,24 +74,22 @@ def main() -> None:
         __doc__,
         part={"nargs": "+", "type": int, "default": list(PARTS)},
         seeds={"nargs": "+", "type": int, "default": SEEDS},
+        missing={"action": "store_true", "help": "skip the rows of table1.csv"},
     )
+    there = {_run(row) for row in _read("table1.csv")} if chosen.missing else set()
     for part in chosen.part:
         for dataset in chosen.datasets:
-            wanted = [run for _, run in runs_of(dataset, [part]) if run.seed in chosen.seeds]
+            wanted = [
+                run
+                for name, run in runs_of(dataset, [part])
+                if run.seed in chosen.seeds and _run(row_of(name, run)) not in there
+            ]
             execute(wanted, chosen.data, chosen.work)
     rows, curves = [], []
     for dataset in chosen.datasets:
         for name, run in runs_of(dataset, PARTS):
             for result in execute([run], chosen.data, chosen.work, only_finished=True):
-                row = {
-                    "dataset": dataset,
-                    "method": name,
-                    "epsilon": "inf" if run.epsilon is None else run.epsilon,
-                    "noise_cohort": run.noise_cohort,
-                    "momentum": run.momentum,
-                    "public_data": run.public_data,
-                    "seed": run.seed,
-                }
+                row = row_of(name, run)
                 rows.append(row | {key: result[key] for key in ("accuracy", "ari")})
                 start = [[0, None, result["initial_ari"]]] if result["initial_ari"] else []
                 for number, accuracy, ari in start + result["curve"]:
@@ -99,19 +98,37 @@ def main() -> None:
     write("curves.csv", curves)
 
 
+def row_of(name: str, run: Run) -> dict[str, Any]:
+    """What tells a row from others."""
+    return {
+        "dataset": run.dataset,
+        "method": name,
+        "epsilon": "inf" if run.epsilon is None else run.epsilon,
+        "noise_cohort": run.noise_cohort,
+        "momentum": run.momentum,
+        "public_data": run.public_data,
+        "seed": run.seed,
+    }
+
+
 def write(name: str, rows: list[dict[str, Any]]) -> None:
     """Replace the rows of these runs, keep those of others."""
     if not rows:
         return
-    path, kept = HERE / name, []
     done = {_run(row) for row in rows}
-    if path.exists():
-        with path.open(encoding="utf-8") as file:
-            kept = [row for row in csv.DictReader(file) if _run(row) not in done]
-    with path.open("w", newline="", encoding="utf-8") as file:
+    kept = [row for row in _read(name) if _run(row) not in done]
+    with (HERE / name).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(sorted([*kept, *rows], key=_run))
+
+
+def _read(name: str) -> list[dict[str, Any]]:
+    path = HERE / name
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def _run(row: dict[str, Any]) -> tuple[str, ...]:
