@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--noise-cohort-size", help="simulated cohort (default: none, the real one)")
     plan.add_argument("--epsilon-for", choices=("outside", "server"))
     plan.add_argument("--init", choices=("auto", *INITS))
-    plan.add_argument("--public-data", help="none: another initialisation is needed without any")
+    plan.add_argument("--public-data", help="'synthetic' and 'none' have other initialisations")
     plan.add_argument("--release", choices=("auto", *RELEASES))
     plan.set_defaults(command=_plan)
 
