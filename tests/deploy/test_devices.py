@@ -33,8 +33,8 @@ PINA: dict[str, Scalar] = {
     "public-data": "none",
     "trainable": "head",
     "embedding-size": 8,
-    "rounds": 3,
-    "init-rounds": 2,
+    "rounds": 2,
+    "init-rounds": 3,
     "q": 1.0,
     "epochs": 1,
 }
@@ -134,8 +134,8 @@ def test_a_node_that_lost_its_state_is_asked_again(
 
     def forgetful(message: Message, context: Context) -> Message:
         training = message.metadata.message_type == "train"
-        third = training and wire.read_round(message.content)[0].phase == "train" and not lost
-        if third and context.node_config["client-id"] == 1:
+        first = training and wire.read_round(message.content)[0].phase == "train" and not lost
+        if first and context.node_config["client-id"] == 1:
             context.state = RecordDict()
             lost.append(context.node_id)
         return apps.client_app(message, context)
@@ -144,7 +144,7 @@ def test_a_node_that_lost_its_state_is_asked_again(
     replies = [wire.has_lost_state(reply) for reply in grid.replies]
     assert sum(replies) == 1
     (message,) = [m for m in caplog.messages if "public arrays" in m]
-    assert message.startswith(f"round 3: node {lost[0]} is left out: it was restarted")
+    assert message.startswith(f"round 4: node {lost[0]} is left out: it was restarted")
     queries = [m for m in grid.asked if m.metadata.message_type != "train"]
     assert len(queries) == DEVICES + 1
     assert queries[-1].metadata.dst_node_id == lost[0]
