@@ -1,7 +1,7 @@
 """Synthetic images that take the place of public ones: dead leaves, from a public seed.
 
 Shapes of random colour that occlude each other, their sizes after a power law, under a 1/f texture:
-this has the second-order statistics of photographs (Lee, Mumford & Huang, Int. J. of Computer
+this has about the second-order statistics of photographs (Lee, Mumford & Huang, Int. J. of Computer
 Vision 41, 2001) and enough in common with them that networks can be pretrained on it (Baradad et
 al., NeurIPS 2021). Here it tells how a pretrained model's features spread, without any data.
 """
@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-SEED = 20260422
-"""Public: the images are the same for everybody."""
+from strategies.clustering.public_statistics import PUBLIC_SEED
+
 IMAGES, SIZE, LEAVES = 2_000, 32, 60
 SMALLEST, LARGEST = 0.03, 0.6
 """Half the size of a leaf, in sizes of the image."""
@@ -21,7 +21,7 @@ SMALLEST, LARGEST = 0.03, 0.6
 @lru_cache(maxsize=1)
 def load() -> NDArray[np.uint8]:
     """All images (2000, 32, 32, 3); takes some seconds. Not to be written to."""
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(PUBLIC_SEED)
     images = np.stack([dead_leaves(SIZE, LEAVES, rng) for _ in range(IMAGES)])
     images.flags.writeable = False
     return images

@@ -62,8 +62,8 @@ def over_seeds(differences: list[float]) -> str:
     points = 100 * np.asarray(differences)
     if len(points) < 3:
         return f"{points.mean():+.1f}"
-    half = stats.t.ppf(0.975, len(points) - 1) * points.std(ddof=1) / np.sqrt(len(points))
-    return f"{points.mean():+.1f} [{points.mean() - half:.1f}, {points.mean() + half:.1f}]"
+    low, high = stats.ttest_1samp(points, 0.0).confidence_interval(0.95)
+    return f"{points.mean():+.1f} [{low:.1f}, {high:.1f}]"
 
 
 def cells(rows: Rows, setting: Setting, method: str) -> tuple[str, str, str]:

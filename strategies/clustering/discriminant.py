@@ -188,8 +188,8 @@ def read_frame(
     excess = np.maximum(spread[leading] - np.median(spread), 1e-3)
     axes = directions[:, leading].T @ found.whiten
     radius = 2.0 * float(np.sqrt(np.sum(np.maximum(spread[leading], 1e-3))))
-    whitened = axes @ before.whitener if before.whitener.ndim else axes * before.whitener
-    frame = Frame(before.class_means, whitened, axes @ found.mean, radius, np.array(1.0))
+    folded = before.whiten(axes)
+    frame = Frame(before.class_means, folded, axes @ found.mean, radius, np.array(1.0))
     return frame, np.asarray(excess, dtype=np.float64)
 
 

@@ -24,7 +24,7 @@ class Frame:
     axes : (r, m), centre : (r,), radius : float
         The embedding is ``(axes y - centre) / radius``, cut to the unit ball. Before the scatter
         is released there are no axes (r = 0).
-    whitener : (m, m), or one number
+    whitener : symmetric (m, m), or one number
         T. Once there are axes it is in them, and 1: no whole matrix is sent with every round. So
         an embedding is cut in itself alone, not also (as in ``scatter``) where y is whitened.
     """
@@ -65,6 +65,9 @@ class Frame:
         """
         if len(labels) and not (labels.min() >= 0 and labels.max() < len(self.class_means)):
             raise ValueError(f"labels must be 0 to {len(self.class_means) - 1}")
-        rows = np.asarray(features - self.class_means[labels], dtype=np.float64)
-        scaled = rows @ self.whitener.T if self.whitener.ndim else rows * self.whitener
-        return np.asarray(scaled, dtype=np.float64)
+        return self.whiten(np.asarray(features - self.class_means[labels], dtype=np.float64))
+
+    def whiten(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """T applied to every row of (n, m)."""
+        whitened = rows @ self.whitener if self.whitener.ndim else rows * self.whitener
+        return np.asarray(whitened, dtype=np.float64)

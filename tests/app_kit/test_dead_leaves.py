@@ -5,6 +5,7 @@ import pytest
 
 from app_kit import dead_leaves
 from app_kit.sources import load_public_images
+from strategies.clustering.public_statistics import PUBLIC_SEED
 
 
 def test_the_setting_names_them() -> None:
@@ -22,7 +23,7 @@ def test_the_same_seed_gives_the_same_image_and_others_differ() -> None:
     """Server and server's resumption measure the same statistics."""
     first, again = (dead_leaves.dead_leaves(32, 60, np.random.default_rng(1)) for _ in range(2))
     np.testing.assert_array_equal(first, again)
-    rng = np.random.default_rng(dead_leaves.SEED)
+    rng = np.random.default_rng(PUBLIC_SEED)
     np.testing.assert_array_equal(dead_leaves.load()[0], dead_leaves.dead_leaves(32, 60, rng))
     images = dead_leaves.load().reshape(2000, -1)
     assert len(np.unique(images[:, :64], axis=0)) == 2000
