@@ -16,8 +16,7 @@ from app_kit.run_command import (
 from app_kit.run_config import Scalar, key_of, parse_settings, read_preset
 from app_kit.run_files import read_config, read_summary
 from app_kit.submit import app_root
-from pina_app.config import PRESETS, PinaConfig, from_run_config
-from strategies.pina import INITS
+from pina_app.config import INITS, PRESETS, PinaConfig, from_run_config
 from strategies.release import RELEASES
 
 APP = "pina_app"
@@ -57,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         plan.add_argument(f"--{key_of(field)}")
     plan.add_argument("--noise-cohort-size", help="simulated cohort (default: none, the real one)")
     plan.add_argument("--epsilon-for", choices=("outside", "server"))
-    plan.add_argument("--init", choices=("auto", *INITS))
+    plan.add_argument("--init", choices=INITS)
     plan.add_argument("--public-data", help="'synthetic' and 'none' have other initialisations")
     plan.add_argument("--release", choices=("auto", *RELEASES))
     plan.set_defaults(command=_plan)

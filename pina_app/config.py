@@ -12,12 +12,13 @@ from app_kit import run_config
 from app_kit.partition import PARTITIONERS
 from app_kit.run_config import Scalar, key_of
 from pina_app.method_table import METHODS
+from strategies import pina
 from strategies.aggregation import SKIPS, not_coded
 from strategies.clustering.normality import RESCALES
-from strategies.pina import INITS
 from strategies.release import RELEASES
 
 PRESETS = Path(__file__).parent / "presets"
+INITS = ("auto", *pina.INITS, "lora-sketch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +137,7 @@ class PinaConfig:
             "trainable": ("lora+head", "head"),
             "device": ("auto", "cpu", "cuda"),
             "feature_dtype": ("float32", "bfloat16"),
-            "init": ("auto", *INITS),
+            "init": INITS,
             "rescale": RESCALES,
             "skip": SKIPS,
             "release": ("auto", *RELEASES),

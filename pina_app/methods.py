@@ -23,6 +23,7 @@ from strategies.clustering.initialisation import DEFAULT_ROUNDS, FIRST_PHASES
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.fednova import FedNova
 from strategies.pina import PINA
+from strategies.pina_sketch import SketchedPINA
 from strategies.privacy.calibration import Event, calibrate
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, Stage
@@ -129,11 +130,12 @@ def create_strategy(
         "public": public,
         "local_noise": entry.local_noise,
     }
+    if entry.init == "lora-sketch":
+        return SketchedPINA(sketch_array=LORA_B, **common)
     if entry.init is not None:
         return PINA(
             init=entry.init,
             embedding_size=len(statistics.embedding),
-            sketch_array=LORA_B,
             server_points=server_points,
             classes=classes,
             **common,

@@ -16,7 +16,7 @@ from pina_app.task import ClientData, frozen_model
 from strategies import wire
 from strategies.assignment import lowest_loss, squared_distances
 from strategies.checkpoint import read_state
-from strategies.pina import frame_in
+from strategies.clustering.frame import Frame
 
 
 def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) -> str:
@@ -62,7 +62,7 @@ def predict(run_dir: Path, images_path: Path, method: str, output: Path | None) 
     classes = logits[0].shape[1]
     if labels is not None and (labels.min() < 0 or labels.max() >= classes):
         raise ValueError(f"{images_path}: labels must be 0 to {classes - 1}")
-    prototypes, frame = state.get("prototypes"), frame_in(state)
+    prototypes, frame = state.get("prototypes"), Frame.in_state(state)
     distances = None
     if prototypes is not None and (frame is None or labels is not None):
         known = torch.zeros(0) if labels is None else torch.from_numpy(labels)

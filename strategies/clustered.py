@@ -218,7 +218,7 @@ class ClusteredStrategy(OneModelStart):
                 f"initial arrays hold {len(self.models)} cluster models: need {self.clusters}"
             )
         request = self._request = self.request(self.round)
-        if self.plan.private and request.phase != "sketch":
+        if self.plan.private:
             self.ledger.check(self._release(request))
         self.roster.update(grid)
         self._asked = self.roster.locate(self._sample(request))
@@ -334,8 +334,7 @@ class ClusteredStrategy(OneModelStart):
 
     def _release(self, request: wire.RoundRequest) -> Release:
         stage = self.stage(request.phase)
-        sketch = request.phase == "sketch"
-        sensitivity = request.threshold if sketch else request.layout.sensitivity
+        sensitivity = request.layout.sensitivity
         return Release(
             method=self.name,
             round=self.round,

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_FRAME = "frame-"
+
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
@@ -36,8 +38,18 @@ class Frame:
     whitener: NDArray[np.float64]
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """As named arrays, for messages and checkpoints."""
+        """As named arrays, for messages."""
         return {key: np.asarray(value) for key, value in vars(self).items()}
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """As named arrays among others, for checkpoints."""
+        return {f"{_FRAME}{key}": values for key, values in self.arrays().items()}
+
+    @staticmethod
+    def in_state(state: Mapping[str, NDArray[Any]]) -> "Frame | None":
+        """Inverse of ``state``; None if a checkpoint has no frame."""
+        own = {k.removeprefix(_FRAME): v for k, v in state.items() if k.startswith(_FRAME)}
+        return Frame.of(own) if own else None
 
     @staticmethod
     def of(arrays: Mapping[str, NDArray[Any]]) -> "Frame":

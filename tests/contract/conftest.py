@@ -20,6 +20,7 @@ from strategies.fednova import FedNova, accumulated_steps
 from strategies.ifca import IFCA
 from strategies.local_noise import local_noise
 from strategies.pina import PINA
+from strategies.pina_sketch import SketchedPINA
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, plan_privacy
 from strategies.randomness import stream
@@ -33,7 +34,6 @@ INITS = {
     "pina-coded": "secure-kmeans",
     "pina-discriminant": "discriminant",
     "pina-whitening": "private-whitening",
-    "pina-sketch": "lora-sketch",
     "pina-random": "random",
 }
 """Kinds of PINA and their initialisation."""
@@ -48,7 +48,10 @@ INIT_ROUNDS = {
 }
 CODED = ("oracle-coded", "pina-coded")
 SINGLE = ("fedavg", "fednova")
-KINDS = ("fedavg", "oracle", "oracle-coded", *INITS, "ifca", "fednova", "rr-cluster", "ifca-ldp")
+KINDS = (
+    *("fedavg", "oracle", "oracle-coded", *INITS, "pina-sketch"),
+    *("ifca", "fednova", "rr-cluster", "ifca-ldp"),
+)
 STEPS = 2
 SERVER_POINTS = 0.2 * np.random.default_rng(7).standard_normal((30, WIDTH))
 
@@ -219,10 +222,11 @@ def make_strategy(
         return FedNova(effective_steps=STEPS, **common)
     if kind in ("oracle", "oracle-coded"):
         return ClusteredStrategy(assignment="oracle", **common)  # type: ignore[arg-type]
+    if kind == "pina-sketch":
+        return SketchedPINA(sketch_array="b", **common)
     return PINA(
         init=INITS[kind],
         embedding_size=WIDTH,
-        sketch_array="b",
         server_points=SERVER_POINTS,
         classes=2,
         **common,

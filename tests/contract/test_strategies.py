@@ -13,6 +13,7 @@ from strategies.aggregation import Aggregation
 from strategies.privacy.ledger import BudgetExhaustedError, Ledger
 from tests.contract.conftest import (
     CLIENTS,
+    INITS,
     NODES,
     SINGLE,
     WIDTH,
@@ -98,6 +99,19 @@ def test_no_reply_carries_anything_but_the_protected_vector(kind: str) -> None:
         vector = arrays["sum"].numpy()
         assert vector.dtype == np.int64
         assert vector.ndim == 1
+
+
+def test_clients_are_told_what_their_code_must_answer(kind: str) -> None:
+    """The query names all that later requests need, so that a device can refuse in time."""
+    strategy = make_strategy(kind, make_plan(kind))
+    by_loss = kind not in SINGLE and "oracle" not in kind
+    embedded = kind in INITS and INITS[kind] != "random"
+    images = kind in ("pina-discriminant", "pina-whitening")
+    assert wire.read_needs(strategy.roster.query) == {
+        "loss": by_loss,
+        "embedding": embedded,
+        "images": images,
+    }
 
 
 def test_no_client_is_asked_to_evaluate(kind: str) -> None:

@@ -23,6 +23,7 @@ from strategies import wire
 from strategies.clustered import ClusteredStrategy
 from strategies.fednova import FedNova
 from strategies.pina import PINA
+from strategies.pina_sketch import SketchedPINA
 from strategies.privacy.plan import PrivacyPlan
 from strategies.rr_cluster import RRCluster
 from tests.pina_app.vits import random_statistics
@@ -163,7 +164,7 @@ def test_the_simulated_cohort_scales_the_noise_that_is_added() -> None:
         ("rr-cluster", RRCluster, 3),
         ("control", ClusteredStrategy, 3),
         ("pina-random-init", ClusteredStrategy, 3),
-        ("pina-paper", PINA, 3),
+        ("pina-paper", SketchedPINA, 3),
     ],
 )
 def test_strategies(method: str, kind: type, clusters: int, tmp_path: Path) -> None:
