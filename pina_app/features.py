@@ -3,9 +3,9 @@
 The cache holds one pool for each frozen model, named by a hash of the weights (with the LoRA's A),
 the image size and the precision: a file of rows and a file with the digest of the image of each
 row. A sample is found by its image, so other seeds, splits and data sets that share images share
-the work, and a pass that was interrupted goes on where it stopped. Writers hold a lock, readers
-need none: a digest is written after its row, so a row without one, of a killed process, is
-written over. An image's
+the work, and a pass that was interrupted goes on where it stopped. Writers hold the lock of their
+pool: a digest is written after its row, so a row without one, of a killed process, is written over.
+Who opens a pool, or deletes old ones, holds the lock of the directory for that moment. An image's
 rounding (1e-8) may depend on the size of the batch in which it was first computed.
 """
 
@@ -70,14 +70,19 @@ class Cache:
 
     def evict(self, keep: Path) -> None:
         """Delete the least recently used pools beyond the limit, but never ``keep``."""
-        pools = sorted(self.directory.glob("samples-*.rows"), key=lambda f: -f.stat().st_mtime)
-        used = 0
-        for rows in pools:
-            used += rows.stat().st_size
-            if used > self.limit_bytes and rows != keep:
-                rows.with_suffix(".digests").unlink(missing_ok=True)
-                # A process that has mapped it keeps its pages until it ends.
-                rows.unlink(missing_ok=True)
+        with self.lock():
+            pools = sorted(self.directory.glob("samples-*.rows"), key=lambda f: -f.stat().st_mtime)
+            used = 0
+            for rows in pools:
+                used += rows.stat().st_size
+                if used > self.limit_bytes and rows != keep:
+                    rows.with_suffix(".digests").unlink(missing_ok=True)
+                    # A process that has mapped it keeps its pages until it ends.
+                    rows.unlink(missing_ok=True)
+
+    def lock(self) -> FileLock:
+        """Held while pools are opened or deleted."""
+        return FileLock(self.directory / "pools.lock")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,13 +141,17 @@ def reduce_images(
     pool = cache.directory / f"samples-{name}.rows"
     wanted = [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
     shape = _reduce(tail, images[:1], dtype).shape[1:]
-    if not _read_digests(pool).keys() >= set(wanted):
+    while True:
+        with cache.lock():
+            known = _read_digests(pool)
+            if known.keys() >= set(wanted):
+                pool.touch()  # used now
+                whole = (len(known), *shape)
+                rows: NDArray[np.float32] = np.memmap(pool, np.float32, mode="r", shape=whole)
+                break
         with FileLock(pool.with_suffix(".lock")):
             _append(tail, images, wanted, pool, what, dtype)
             cache.evict(keep=pool)
-    pool.touch()  # used now
-    known = _read_digests(pool)
-    rows: NDArray[np.float32] = np.memmap(pool, np.float32, mode="r", shape=(len(known), *shape))
     return Samples(rows, np.array([known[digest] for digest in wanted], dtype=np.intp))
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from flwr.common import log
 
 from strategies.aggregation import Aggregation
-from strategies.privacy.calibration import Event, epsilon_of
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, plan_privacy
 
@@ -127,16 +126,9 @@ def _announce(name: str, plan: PrivacyPlan, ledger: Path | str | None) -> None:
         return
     assumed = ""
     if plan.noise_cohort_size is not None:
-        amplified = plan.max_participations is None
-        events = [
-            Event(stage.actual_multiplier, stage.sampling if amplified else 1.0)
-            for stage in (plan.init, plan.train)
-            if stage is not None
-            for _ in range(stage.releases)
-        ]
         assumed = (
             f" IF {plan.noise_cohort_size} clients took part in a round; the noise of this run is "
-            f"worth epsilon = {epsilon_of(events, plan.delta):.3g}"
+            f"worth epsilon = {plan.epsilon_real_cohort:.3g}"
         )
     log(INFO, "%s: epsilon %.3g, delta %.3g%s", name, plan.epsilon_outside, plan.delta, assumed)
     log(INFO, "%s: the server adds the updates itself and has to be trusted with each", name)

@@ -74,6 +74,30 @@ class PrivacyPlan:
     epsilon_outside: float | None
     epsilon_server: float | None
 
+    @property
+    def epsilon_real_cohort(self) -> float | None:
+        """What the noise that is really added is worth to the outside; None without privacy."""
+        if not self.private:
+            return None
+        init, train = (
+            stage and dataclasses.replace(stage, noise_multiplier=stage.actual_multiplier)
+            for stage in (self.init, self.train)
+        )
+        cap = self.max_participations
+        return epsilon_of(_events(init, train, cap, amplified=cap is None), self.delta)
+
+
+def _events(
+    init: Stage | None, train: Stage | None, cap: int | None, *, amplified: bool
+) -> list[Event]:
+    """What stages cost: amplified by sampling, or each release in full and training capped."""
+    listed: list[Event] = []
+    if init is not None:
+        listed += [init.event] * init.releases if amplified else init.capped(None)
+    if train is not None:
+        listed += [train.event] * train.releases if amplified else train.capped(cap)
+    return listed
+
 
 def default_delta(clients: int) -> float:
     """K^-1.1, after PINA, Section 4; K = 1 gives 1/2."""
@@ -169,18 +193,8 @@ def plan_privacy(
 
     if epsilon_for == "server" and max_participations is None:
         max_participations = rounds  # no cap, and no amplification either
-    unamplified = max_participations is not None
-
-    def events(init: Stage | None, train: Stage | None, *, amplified: bool) -> list[Event]:
-        """What the planned stages cost, for the outside (amplified) or the server."""
-        listed: list[Event] = []
-        if init is not None:
-            listed += [init.event] * init.releases if amplified else init.capped(None)
-        if train is not None:
-            listed += (
-                [train.event] * train.releases if amplified else train.capped(max_participations)
-            )
-        return listed
+    cap = max_participations
+    amplified = cap is None
 
     if noise_multiplier is not None:
         z_train = noise_multiplier
@@ -192,13 +206,13 @@ def plan_privacy(
             cohort = noise_cohort_size or init_sampling * clients
             share = default_init_share(cohort) if init_share is None else init_share
             z_init = calibrate(
-                lambda z: events(init_stage(z), None, amplified=not unamplified),
+                lambda z: _events(init_stage(z), None, cap, amplified=amplified),
                 share * epsilon,
                 delta,
             )
         z_train = calibrate(
-            lambda z: events(
-                init_stage(z_init), stage(z, sampling, rounds), amplified=not unamplified
+            lambda z: _events(
+                init_stage(z_init), stage(z, sampling, rounds), cap, amplified=amplified
             ),
             epsilon,
             delta,
@@ -215,8 +229,6 @@ def plan_privacy(
         noise_cohort_size=noise_cohort_size,
         init=init,
         train=train,
-        epsilon_outside=epsilon_of(
-            events(init, train, amplified=max_participations is None), delta
-        ),
-        epsilon_server=epsilon_of(events(init, train, amplified=False), delta),
+        epsilon_outside=epsilon_of(_events(init, train, cap, amplified=amplified), delta),
+        epsilon_server=epsilon_of(_events(init, train, cap, amplified=False), delta),
     )

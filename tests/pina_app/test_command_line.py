@@ -389,7 +389,9 @@ def test_plan_for_the_server(outside: Path, capsys: pytest.CaptureFixture[str]) 
     assert text.count("epsilon_server = 3 ") == len(claimed)
     assert "at most 5 participations" in text
     assert [line for line in text.splitlines() if line.endswith(":")] == [f"{m}:" for m in methods]
-    assert "simulated cohort of 10,000 clients" in text
+    assert (
+        "simulated cohort of 10,000 clients in every release; with the real one the noise" in text
+    )
     assert list(outside.iterdir()) == []
 
 

@@ -276,6 +276,27 @@ def test_the_cache_is_bounded_and_forgets_the_least_recently_used(tmp_path: Path
     assert np.isfinite(mapped[:]).all()  # still mapped
 
 
+def test_a_pool_that_another_process_evicts_before_it_is_read_is_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one's cache may be smaller: between writing and reading it deletes the pool."""
+    tail, images = create_tail(random_vit()), some_images()
+    append, written = features._append, []
+
+    def append_and_lose(tail: Any, images: Any, digests: Any, pool: Path, *rest: Any) -> None:
+        append(tail, images, digests, pool, *rest)
+        written.append(pool)
+        if len(written) == 1:
+            Cache(tmp_path, 0).evict(keep=tmp_path / "another.rows")
+            assert not pool.exists()
+
+    monkeypatch.setattr(features, "_append", append_and_lose)
+    samples = reduce_images(tail, images, "key", Cache(tmp_path, LIMIT), "test")
+    assert len(written) == 2
+    expected = reduce_images(tail, images, "key", None, "test")[:]
+    np.testing.assert_allclose(samples[:], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_pool_larger_than_the_bound_is_still_used(tmp_path: Path) -> None:
     tail = create_tail(random_vit())
     samples = reduce_images(tail, some_images(), "key", Cache(tmp_path, 1), "test")

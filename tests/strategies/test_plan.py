@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.privacy.calibration import Event, epsilon_of
+from strategies.privacy.ledger import Ledger, Release
 from strategies.privacy.plan import (
     PrivacyPlan,
     Stage,
@@ -152,6 +153,25 @@ def test_simulated_cohort_scales_the_noise_and_not_the_claim() -> None:
     )
     assert real.train.noise_scale == init_of(real).noise_scale == 1.0
     assert real.train.actual_multiplier == real.train.noise_multiplier
+
+
+@pytest.mark.parametrize("cap", [None, 7])
+def test_what_the_noise_is_worth_with_the_real_cohort(cap: int | None) -> None:
+    """What a ledger with all of the planned releases would tell of the noise that was added."""
+    made = plan(epsilon=2.0, noise_cohort_size=10_000, max_participations=cap)
+    ledger = Ledger(None, "pina", made.delta, None, cap)
+    stages = [("lloyd", made.init), ("train", made.train)]
+    for phase, stage in stages:
+        assert stage is not None
+        std = stage.actual_multiplier
+        release = Release("pina", 1, phase, stage.noise_multiplier, stage.sampling, 1.0, std)
+        for _ in range(stage.releases):
+            ledger.record(release)
+    assert made.epsilon_real_cohort == pytest.approx(ledger.epsilon_actual(), rel=1e-12)
+    assert ledger.epsilon() == pytest.approx(2.0, rel=1e-5)
+    real = plan(epsilon=2.0, max_participations=cap)
+    assert real.epsilon_real_cohort == real.epsilon_outside
+    assert plan(private=False).epsilon_real_cohort is None
 
 
 def test_not_private() -> None:
