@@ -17,7 +17,7 @@ from strategies import wire
 from strategies.checkpoint import RunDirectory
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.privacy.ledger import BudgetExhaustedError
-from strategies.report import write_report
+from strategies.report.write import write_report
 
 app = ServerApp()
 

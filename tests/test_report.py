@@ -13,8 +13,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from strategies import report_plots
-from strategies.report import ReportError, main, read_run, table, write_comparison, write_report
+from strategies.report import plots
+from strategies.report.__main__ import main
+from strategies.report.recorded import ReportError, read_run
+from strategies.report.write import table, write_comparison, write_report
 
 HOSTILE = "$\\frac{$ </title></td><script>alert('x')</script> & \"q\""
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -277,7 +279,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("colour", report_plots.COLOURS)
+@pytest.mark.parametrize("colour", plots.COLOURS)
 def test_lines_stand_out_in_light_and_dark(colour: str) -> None:
     light, dark = luminance("#ffffff"), luminance("#14171b")
     assert (light + 0.05) / (luminance(colour) + 0.05) >= 3
@@ -286,10 +288,10 @@ def test_lines_stand_out_in_light_and_dark(colour: str) -> None:
 
 def test_charts_take_the_page_colour_and_have_no_ground(tmp_path: Path) -> None:
     run = read_run(two_methods(tmp_path / "r1"))
-    for chart in report_plots.charts(run.lines):
-        root = ElementTree.fromstring(report_plots.svg(chart))
+    for chart in plots.charts(run.lines):
+        root = ElementTree.fromstring(plots.svg(chart))
         style = " ".join(element.get("style", "") for element in root.iter())
-        used = set(re.findall(r"#[0-9a-f]{6}", style)) - set(report_plots.COLOURS)
+        used = set(re.findall(r"#[0-9a-f]{6}", style)) - set(plots.COLOURS)
         assert used <= {"#ffffff"}
         white = [e for e in root.iter() if "#ffffff" in e.get("style", "")]
         assert all("opacity: 0" in e.get("style", "") for e in white)
@@ -301,7 +303,7 @@ def test_charts_take_the_page_colour_and_have_no_ground(tmp_path: Path) -> None:
 def test_a_method_looks_the_same_in_every_chart() -> None:
     lines = [line(m, r, accuracy_mean=0.5) for m in "abc" for r in (1, 2)]
     lines += [line("c", 3, ari=0.5), line("c", 4, ari=0.6)]
-    accuracy, ari = (report_plots.figure(c).axes[0].lines for c in report_plots.charts(lines))
+    accuracy, ari = (plots.figure(c).axes[0].lines for c in plots.charts(lines))
     looks = [(li.get_color(), li.get_linestyle(), li.get_marker()) for li in accuracy]
     assert len({colour for colour, _, _ in looks}) == 3
     assert len({(style, marker) for _, style, marker in looks}) == 3
@@ -314,8 +316,8 @@ def test_lines_are_drawn_through_the_recorded_points() -> None:
         line("a", 2, accuracy_mean=0.25, epsilon_outside="inf"),
         line("a", 4, accuracy_mean=0.5, epsilon_outside=2.0),
     ]
-    accuracy, epsilon = report_plots.charts(lines)
-    drawn = report_plots.figure(accuracy).axes[0].lines[0]
+    accuracy, epsilon = plots.charts(lines)
+    drawn = plots.figure(accuracy).axes[0].lines[0]
     assert np.asarray(drawn.get_data()).tolist() == [[2, 4], [25.0, 50.0]]
     assert epsilon.series == {"a": [(4, 2.0)]}
 
@@ -470,6 +472,6 @@ def test_command_names_a_place_it_cannot_write(
 
 
 def test_report_does_not_import_torch() -> None:
-    code = "import sys, strategies.report; sys.exit('torch' in sys.modules)"
+    code = "import sys, strategies.report.write; sys.exit('torch' in sys.modules)"
     root = Path(__file__).parents[1]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

@@ -9,7 +9,7 @@ from app_kit import run_files
 from app_kit.progress import say
 from app_kit.run_command import DEFAULT_RUN_DIR
 from strategies.checkpoint import RunDirectory
-from strategies.report import write_report
+from strategies.report.write import write_report
 from wireless_cfl_app import preflight, results
 from wireless_cfl_app.config import WirelessConfig, from_run_config
 from wireless_cfl_app.data import task

@@ -7,9 +7,9 @@ import dataclasses
 import html
 from collections.abc import Mapping, Sequence
 
-from strategies.report_columns import Row, as_text, columns
-from strategies.report_map import NetworkMap
-from strategies.report_plots import Chart, svg
+from strategies.report.columns import Row, as_text, columns
+from strategies.report.map import NetworkMap
+from strategies.report.plots import Chart, svg
 from strategies.traffic import PER_NODE
 
 STYLE = """

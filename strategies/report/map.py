@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from strategies.report_plots import INK, inline
+from strategies.report.plots import INK, inline
 from strategies.wireless.plan import map_figure, read_assignment
 from strategies.wireless.topology import read_devices
 
