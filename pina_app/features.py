@@ -3,14 +3,15 @@
 The cache holds one pool for each frozen model, named by a hash of the weights (with the LoRA's A),
 the image size and the precision: a file of rows and a file with the digest of the image of each
 row. A sample is found by its image, so other seeds, splits and data sets that share images share
-the work, and a pass that was interrupted goes on where it stopped. Writers hold the lock of their
-pool: a digest is written after its row, so a row without one, of a killed process, is written over.
-Who opens a pool, or deletes old ones, holds the lock of the directory for that moment. An image's
-rounding (1e-8) may depend on the size of the batch in which it was first computed.
+the work, and a pass that was interrupted goes on where it stopped: a row without a digest, or a
+digest without its row, is written over. Who writes to a pool holds its lock; who maps one, or
+deletes old ones, holds the directory's for that moment, and no pool is deleted that is written to.
+An image's rounding (1e-8) may depend on the size of the batch in which it was first computed.
 """
 
 import dataclasses
 import hashlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from logging import INFO
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from flwr.common import log
 from numpy.typing import NDArray
 from timm.data import resolve_model_data_config
@@ -70,19 +71,33 @@ class Cache:
 
     def evict(self, keep: Path) -> None:
         """Delete the least recently used pools beyond the limit, but never ``keep``."""
-        with self.lock():
+        with self.directory_lock():
             pools = sorted(self.directory.glob("samples-*.rows"), key=lambda f: -f.stat().st_mtime)
             used = 0
             for rows in pools:
                 used += rows.stat().st_size
                 if used > self.limit_bytes and rows != keep:
-                    rows.with_suffix(".digests").unlink(missing_ok=True)
-                    # A process that has mapped it keeps its pages until it ends.
-                    rows.unlink(missing_ok=True)
+                    _delete(rows)
 
-    def lock(self) -> FileLock:
-        """Held while pools are opened or deleted."""
+    def directory_lock(self) -> FileLock:
+        """Held while a pool is mapped, or old ones are deleted."""
         return FileLock(self.directory / "pools.lock")
+
+
+def _pool_lock(pool: Path) -> FileLock:
+    """Held while rows are added to a pool."""
+    return FileLock(pool.with_suffix(".lock"))
+
+
+def _delete(pool: Path) -> None:
+    """Delete a pool, but one that is written to."""
+    try:
+        with _pool_lock(pool).acquire(timeout=0):
+            pool.with_suffix(".digests").unlink(missing_ok=True)
+            # A process that has mapped it keeps its pages until it ends.
+            pool.unlink(missing_ok=True)
+    except Timeout:
+        pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,44 +156,61 @@ def reduce_images(
     pool = cache.directory / f"samples-{name}.rows"
     wanted = [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
     shape = _reduce(tail, images[:1], dtype).shape[1:]
-    while True:
-        with cache.lock():
-            known = _read_digests(pool)
-            if known.keys() >= set(wanted):
-                pool.touch()  # used now
-                whole = (len(known), *shape)
-                rows: NDArray[np.float32] = np.memmap(pool, np.float32, mode="r", shape=whole)
-                break
-        with FileLock(pool.with_suffix(".lock")):
-            _append(tail, images, wanted, pool, what, dtype)
+    samples = _mapped(cache, pool, wanted, shape)
+    if samples is None:
+        with _pool_lock(pool):
+            _append(tail, images, wanted, pool, shape, what, dtype)
+            samples = _mapped(cache, pool, wanted, shape)
             cache.evict(keep=pool)
+    assert samples is not None
+    return samples
+
+
+def _mapped(
+    cache: Cache, pool: Path, wanted: list[bytes], shape: tuple[int, ...]
+) -> Samples | None:
+    """Samples of images in a pool, or None if it lacks one."""
+    with cache.directory_lock():
+        known = _read_digests(pool, shape)
+        if not known.keys() >= set(wanted):
+            return None
+        pool.touch()  # used now
+        rows: NDArray[np.float32] = np.memmap(pool, np.float32, "r", shape=(len(known), *shape))
     return Samples(rows, np.array([known[digest] for digest in wanted], dtype=np.intp))
 
 
-def _read_digests(pool: Path) -> dict[bytes, int]:
-    """Row of every image that the pool holds."""
+def _read_digests(pool: Path, shape: tuple[int, ...]) -> dict[bytes, int]:
+    """Row of every image that the pool holds, which has both its digest and its row."""
     path = pool.with_suffix(".digests")
-    # A pool that was deleted alone holds nothing.
-    content = path.read_bytes() if path.exists() and pool.exists() else b""
-    return {
-        content[start : start + _DIGEST]: start // _DIGEST
-        for start in range(0, len(content) - len(content) % _DIGEST, _DIGEST)
-    }
+    if not (path.exists() and pool.exists()):
+        return {}
+    content = path.read_bytes()
+    whole = min(len(content) // _DIGEST, pool.stat().st_size // _row_bytes(shape))
+    return {content[i * _DIGEST : (i + 1) * _DIGEST]: i for i in range(whole)}
+
+
+def _row_bytes(shape: tuple[int, ...]) -> int:
+    return np.dtype(np.float32).itemsize * math.prod(shape)
 
 
 def _append(
-    tail: Tail, images: Images, digests: list[bytes], pool: Path, what: str, dtype: str
+    tail: Tail,
+    images: Images,
+    digests: list[bytes],
+    pool: Path,
+    shape: tuple[int, ...],
+    what: str,
+    dtype: str,
 ) -> None:
     """Compute the images that the pool lacks, and add them batch by batch."""
-    known = _read_digests(pool)
+    known = _read_digests(pool, shape)
     first = {digest: i for i, digest in reversed(list(enumerate(digests)))}
     missing = sorted(i for digest, i in first.items() if digest not in known)
     if not missing:  # another process was faster
         return
-    row_bytes = _reduce(tail, images[:1], dtype).nbytes
     with pool.open("ab") as rows, pool.with_suffix(".digests").open("ab") as names:
         names.truncate(len(known) * _DIGEST)
-        rows.truncate(len(known) * row_bytes)
+        rows.truncate(len(known) * _row_bytes(shape))
         done = 0
         for batch in _in_batches(tail, images, what, dtype, missing):
             rows.write(batch.tobytes())

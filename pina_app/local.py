@@ -1,4 +1,5 @@
-"""What a node computes for its clients in one round; see ``strategies.pina`` for the phases.
+"""What a node computes for its clients in one round; the phases are those of
+``strategies.clustering.initialisation``, "sketch" and "train".
 
 In a private run a client whose data or update cannot be used contributes zeros and its reply
 looks like any other.

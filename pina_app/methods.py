@@ -23,13 +23,13 @@ from strategies.clustering.initialisation import DEFAULT_ROUNDS, FIRST_PHASES
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.fednova import FedNova
 from strategies.pina import PINA
-from strategies.pina_sketch import SketchedPINA
 from strategies.privacy.calibration import Event, calibrate
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, Stage
 from strategies.randomness import stream
 from strategies.release import CONTRAST
 from strategies.rr_cluster import RRCluster
+from strategies.sketched_pina import SketchedPINA
 
 RANDOM_B = 0.02
 """Standard deviation of a random B."""

@@ -88,10 +88,8 @@ def describe(config: PinaConfig, method: str, plan: PrivacyPlan) -> str:
             f"participations, behind a cryptographic secure sum); delta = {plan.delta:.3g}"
         )
     if plan.noise_cohort_size:
-        simulated = (
-            f"  for a simulated cohort of {plan.noise_cohort_size:,} clients in every release"
-        )
-        if plan.epsilon_outside is not None:
-            simulated += f"; with the real one the noise is worth {plan.epsilon_real_cohort:.4g}"
-        lines.append(simulated)
+        cohort = f"  for a simulated cohort of {plan.noise_cohort_size:,} clients in every release"
+        if plan.epsilon_real_cohort is not None:
+            cohort += f"; with the real cohort: epsilon = {plan.epsilon_real_cohort:.4g}"
+        lines.append(cohort)
     return "\n".join(lines)

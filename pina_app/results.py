@@ -12,12 +12,12 @@ from app_kit import run_files
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
 from pina_app.method_table import method_of
+from pina_app.methods import entry_of
 from strategies import run_record, traffic
 from strategies.checkpoint import RunDirectory
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering.public_statistics import PublicStatistics
 from strategies.clustering.sketch import LORA_SKETCH_WARNING
-from strategies.pina import PINA
 from strategies.privacy.plan import PrivacyPlan
 from strategies.privacy.secure_sum import TrustedSum
 
@@ -121,7 +121,7 @@ def summarise(
         **traffic.of_run(lines),
         "private": plan.private,
         "public_data": statistics.source,
-        "init": strategy.init if isinstance(strategy, PINA) else None,
+        "init": entry_of(config, method).init,
         "release": strategy.aggregation.release,
         "notes": notes if stopped is None else [stopped, *notes],
     }

@@ -20,7 +20,7 @@ there are no public images (``strategies.clustering.private_whitening``).
 ``random``: cluster models start from the arrays that are given (or from perturbations of one
 model), clients choose by loss.
 
-The paper's own initialisation, for which no epsilon holds: ``strategies.pina_sketch``.
+The paper's own initialisation, for which no epsilon holds: ``strategies.sketched_pina``.
 """
 
 from dataclasses import replace
@@ -75,7 +75,10 @@ class PINA(ClusteredStrategy):
         **clustered: Any,
     ) -> None:
         if init not in INITS:
-            raise ValueError(f"init = {init!r}: must be one of {INITS}")
+            raise ValueError(
+                f"init = {init!r}: must be one of {INITS} (the paper's sketches: "
+                "strategies.sketched_pina.SketchedPINA)"
+            )
         super().__init__(assignment="loss", **clustered)
         if (self.plan.init is None) != (init == "random"):
             raise ValueError(f"init = {init!r}: the plan has {self.plan.init} as initialisation")

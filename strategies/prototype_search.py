@@ -75,7 +75,7 @@ class PrototypeSearch:
                 f"{fewest}"
             )
         shape = None if points is None else points.shape
-        fitting = shape is not None and shape[0] >= clusters and shape[1:] == (embedding_size,)
+        fitting = shape is not None and shape[1:] == (embedding_size,) and shape[0] >= clusters
         if init == "server-points" and not fitting:
             raise ValueError(
                 f"server_points of shape {shape}: init = 'server-points' needs at least "

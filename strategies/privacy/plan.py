@@ -61,7 +61,8 @@ class Stage:
 class PrivacyPlan:
     """Planned composition of a run; ``init`` is None without a private initialisation.
 
-    ``epsilon_outside`` and ``epsilon_server`` are None without privacy.
+    ``epsilon_outside`` and ``epsilon_server`` are None without privacy, and where no epsilon covers
+    what is released.
     """
 
     private: bool
@@ -76,8 +77,8 @@ class PrivacyPlan:
 
     @property
     def epsilon_real_cohort(self) -> float | None:
-        """What the noise that is really added is worth to the outside; None without privacy."""
-        if not self.private:
+        """What the noise that is really added is worth to the outside; None without a claim."""
+        if self.epsilon_outside is None:
             return None
         init, train = (
             stage and dataclasses.replace(stage, noise_multiplier=stage.actual_multiplier)

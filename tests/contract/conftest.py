@@ -20,11 +20,11 @@ from strategies.fednova import FedNova, accumulated_steps
 from strategies.ifca import IFCA
 from strategies.local_noise import local_noise
 from strategies.pina import PINA
-from strategies.pina_sketch import SketchedPINA
 from strategies.privacy.ledger import Ledger
 from strategies.privacy.plan import PrivacyPlan, plan_privacy
 from strategies.randomness import stream
 from strategies.rr_cluster import RRCluster, moved
+from strategies.sketched_pina import SketchedPINA
 
 CLIENTS, WIDTH, NODES = 24, 12, 4
 INITS = {
@@ -183,7 +183,10 @@ def make_plan(kind: str, **changes: object) -> PrivacyPlan:
         "init_releases": INIT_ROUNDS.get(kind, 0),
         "noise_multiplier": 1.0,
     }
-    return plan_privacy(**{**values, **changes})  # type: ignore[arg-type]
+    plan = plan_privacy(**{**values, **changes})  # type: ignore[arg-type]
+    if kind == "pina-sketch":  # no epsilon covers sketches
+        return dataclasses.replace(plan, epsilon_outside=None, epsilon_server=None)
+    return plan
 
 
 def make_strategy(

@@ -20,6 +20,7 @@ from app_kit import run_command
 from pina_app import preflight
 from pina_app.__main__ import main, resolve
 from pina_app.config import PinaConfig, from_run_config
+from pina_app.methods import method_plan
 from tests.app_kit.files import arrays, as_jpeg, write
 from tests.conftest import REPOSITORY
 
@@ -389,9 +390,14 @@ def test_plan_for_the_server(outside: Path, capsys: pytest.CaptureFixture[str]) 
     assert text.count("epsilon_server = 3 ") == len(claimed)
     assert "at most 5 participations" in text
     assert [line for line in text.splitlines() if line.endswith(":")] == [f"{m}:" for m in methods]
-    assert (
-        "simulated cohort of 10,000 clients in every release; with the real one the noise" in text
+    config = from_run_config(
+        {"preset": "cifar10", "epsilon-for": "server", "max-participations": 5}
     )
+    config = dataclasses.replace(config, epsilon=3.0)
+    cohorts = re.findall(r"cohort of 10,000 .*; with the real cohort: epsilon = (\S+)", text)
+    # The clients of ifca-ldp add all of the noise themselves.
+    plans = [method_plan(config, name) for name in claimed if name != "ifca-ldp"]
+    assert cohorts == [f"{plan.epsilon_real_cohort:.4g}" for plan in plans]
     assert list(outside.iterdir()) == []
 
 

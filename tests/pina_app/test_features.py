@@ -276,25 +276,40 @@ def test_the_cache_is_bounded_and_forgets_the_least_recently_used(tmp_path: Path
     assert np.isfinite(mapped[:]).all()  # still mapped
 
 
-def test_a_pool_that_another_process_evicts_before_it_is_read_is_computed_again(
+def test_a_pool_that_is_written_to_is_not_evicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another one's cache may be smaller: between writing and reading it deletes the pool."""
-    tail, images = create_tail(random_vit()), some_images()
-    append, written = features._append, []
+    """Another process whose cache is smaller deletes what it can, in the middle of a pass."""
+    tail, images = create_tail(random_vit()), some_images(12)
+    reduce_images(tail, images[:5], "key", Cache(tmp_path, LIMIT), "test")
+    reduce_images(tail, images[:5], "old", Cache(tmp_path, LIMIT), "test")
+    reduce, asked = features._reduce, []
 
-    def append_and_lose(tail: Any, images: Any, digests: Any, pool: Path, *rest: Any) -> None:
-        append(tail, images, digests, pool, *rest)
-        written.append(pool)
-        if len(written) == 1:
+    def evicting(*arguments: Any) -> NDArray[np.float32]:
+        asked.append(1)
+        if len(asked) == 2:  # the first tells the shape
             Cache(tmp_path, 0).evict(keep=tmp_path / "another.rows")
-            assert not pool.exists()
+        return reduce(*arguments)
 
-    monkeypatch.setattr(features, "_append", append_and_lose)
+    monkeypatch.setattr(features, "_reduce", evicting)
     samples = reduce_images(tail, images, "key", Cache(tmp_path, LIMIT), "test")
-    assert len(written) == 2
+    assert len(asked) == 2
+    assert len(list(tmp_path.glob("*.rows"))) == len(list(tmp_path.glob("*.digests"))) == 1
     expected = reduce_images(tail, images, "key", None, "test")[:]
     np.testing.assert_allclose(samples[:], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.999])
+def test_rows_that_a_crash_of_the_machine_has_lost_are_computed_again(
+    tmp_path: Path, left: float
+) -> None:
+    """Digests can reach the disk before their rows."""
+    tail, images, cache = create_tail(random_vit()), some_images(12), Cache(tmp_path, LIMIT)
+    expected = reduce_images(tail, images, "key", cache, "test")[:]
+    (rows,) = tmp_path.glob("*.rows")
+    os.truncate(rows, int(left * rows.stat().st_size))
+    samples = reduce_images(tail, images[::-1], "key", cache, "test")
+    np.testing.assert_allclose(samples[:], expected[::-1], rtol=1e-5, atol=1e-6)
 
 
 def test_a_pool_larger_than_the_bound_is_still_used(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from strategies import wire
 from strategies.clustered import ClusteredStrategy
 from strategies.fednova import FedNova
 from strategies.pina import PINA
-from strategies.pina_sketch import SketchedPINA
 from strategies.privacy.plan import PrivacyPlan
 from strategies.rr_cluster import RRCluster
+from strategies.sketched_pina import SketchedPINA
 from tests.pina_app.vits import random_statistics
 
 # The setting of METHODS 6.2: CIFAR-10, C = 2.

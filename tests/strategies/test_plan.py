@@ -1,5 +1,6 @@
 """The plan: METHODS 6.2's numbers, the cap, the share of the initialisation, the cohorts."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -155,10 +156,11 @@ def test_simulated_cohort_scales_the_noise_and_not_the_claim() -> None:
     assert real.train.actual_multiplier == real.train.noise_multiplier
 
 
+@pytest.mark.parametrize("cohort", [100, 10_000])
 @pytest.mark.parametrize("cap", [None, 7])
-def test_what_the_noise_is_worth_with_the_real_cohort(cap: int | None) -> None:
+def test_what_the_noise_is_worth_with_the_real_cohort(cap: int | None, cohort: int) -> None:
     """What a ledger with all of the planned releases would tell of the noise that was added."""
-    made = plan(epsilon=2.0, noise_cohort_size=10_000, max_participations=cap)
+    made = plan(epsilon=2.0, noise_cohort_size=cohort, max_participations=cap)
     ledger = Ledger(None, "pina", made.delta, None, cap)
     stages = [("lloyd", made.init), ("train", made.train)]
     for phase, stage in stages:
@@ -172,6 +174,8 @@ def test_what_the_noise_is_worth_with_the_real_cohort(cap: int | None) -> None:
     real = plan(epsilon=2.0, max_participations=cap)
     assert real.epsilon_real_cohort == real.epsilon_outside
     assert plan(private=False).epsilon_real_cohort is None
+    unclaimed = dataclasses.replace(made, epsilon_outside=None, epsilon_server=None)
+    assert unclaimed.epsilon_real_cohort is None
 
 
 def test_not_private() -> None:

@@ -19,6 +19,7 @@ from strategies import (
     wire,
 )
 from strategies.clientapp import ClientApp
+from strategies.privacy.calibration import Event, epsilon_of
 from strategies.starts import perturbed
 from tests.contract.conftest import CLIENTS, WIDTH, Problem, start_models
 from tests.strategies.plain_apps import client_of, plain_app, record
@@ -84,14 +85,33 @@ def test_without_an_embedding_pina_starts_at_random_and_says_so(
     assert (strategy.init, strategy.init_rounds) == ("random", 0)
 
 
-def test_a_simulated_cohort_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("cap", [None, 3])
+def test_a_simulated_cohort_is_said_to_be_one(
+    cap: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what the noise is worth without it, where a client takes part ``cap`` times at most."""
     with caplog.at_level(logging.INFO, logger="flwr"):
         strategy = PINA.planned(
-            clients=50, rounds=20, epsilon=8.0, embedding_size=4, noise_cohort_size=10_000
+            clients=50,
+            rounds=20,
+            epsilon=8.0,
+            embedding_size=4,
+            noise_cohort_size=10_000,
+            max_participations=cap,
         )
     assert "epsilon 8, delta 0.0135 IF 10000 clients took part" in caplog.text
-    assert "is worth epsilon = " in caplog.text
-    assert float(caplog.text.split("is worth epsilon = ")[1].split()[0]) > 1000
+    plan = strategy.plan
+    assert plan.init is not None
+    stages = [(plan.init, plan.init.releases), (plan.train, cap or plan.train.releases)]
+    amplified = cap is None
+    events = [
+        Event(stage.actual_multiplier, stage.sampling if amplified else 1.0)
+        for stage, count in stages
+        for _ in range(count)
+    ]
+    worth = epsilon_of(events, plan.delta)
+    assert worth > 1000
+    assert f"is worth epsilon = {worth:.3g}\n" in caplog.text
     assert "has to be trusted" in caplog.text
     assert strategy.plan.train.noise_scale == pytest.approx(50 / 10_000)
 

@@ -35,12 +35,20 @@ class SketchedPINA(ClusteredStrategy):
         Name of the trainable array that a sketch describes.
     **clustered
         See ``ClusteredStrategy``. ``plan.init`` must hold T_in rounds.
+
+    Raises
+    ------
+    ValueError
+        If the plan has no initialisation, or claims an epsilon.
     """
 
     def __init__(self, *, sketch_array: str = "lora_B", **clustered: Any) -> None:
-        super().__init__(assignment="loss", perturbation=0.0, **clustered)
+        super().__init__(assignment="loss", **clustered)
         if self.plan.init is None:
             raise ValueError("plan: needs an initialisation, whose rounds ask for the sketches")
+        if self.plan.epsilon_outside is not None or self.plan.epsilon_server is not None:
+            raise ValueError("plan: claims an epsilon, and none covers sketches; claim None")
+        self.perturbation = 0.0  # sketches tell the clusters apart
         self.sketch_array = sketch_array
         self._sketches: list[NDArray[np.float64]] = []
         self._sketched = np.zeros(self.clients, dtype=bool)
