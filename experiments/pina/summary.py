@@ -106,10 +106,11 @@ def figure(dataset: str, column: str, file: str, label: str) -> None:
     if not series:
         return  # writers have no true clusters
     figure, axes = plt.subplots(figsize=(7, 4.5))
-    for name, points in series.items():
+    for number, (name, points) in enumerate(series.items()):
         rounds = sorted(points)
         means = [statistics.mean(points[r]) for r in rounds]
-        (line,) = axes.plot(rounds, means, marker="o", markersize=3, label=name)
+        style = "-" if number < 10 else "--"  # ten colours
+        (line,) = axes.plot(rounds, means, style, marker="o", markersize=3, label=name)
         low, high = [min(points[r]) for r in rounds], [max(points[r]) for r in rounds]
         axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.12)
     axes.set_xlabel("training round (0: after the initialisation)")
