@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from app_kit import run_files
 from pina_app.classifier import Classifier
 from pina_app.config import PinaConfig
-from pina_app.method_table import method_of
 from pina_app.methods import entry_of
 from strategies import run_record, traffic
 from strategies.checkpoint import RunDirectory
@@ -74,7 +73,7 @@ def privacy_notes(config: PinaConfig, plan: PrivacyPlan, method: str) -> list[st
     if not plan.private:
         return ["no privacy: this run added no noise", *trust(config)]
     notes = []
-    if method_of(method, config.init).init == "lora-sketch":
+    if entry_of(config, method).init == "lora-sketch":
         notes.append(LORA_SKETCH_WARNING)
     notes += trust(config)
     if config.simulation and config.seed is not None:

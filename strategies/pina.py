@@ -32,7 +32,7 @@ from flwr.app import ArrayRecord
 from flwr.common import log
 from numpy.typing import NDArray
 
-from strategies import planned, prototype_search, wire
+from strategies import planned, wire
 from strategies.clustered import ClusteredStrategy
 from strategies.clustering import initialisation
 from strategies.clustering.frame import Frame
@@ -40,7 +40,7 @@ from strategies.coded import shares_of
 from strategies.prototype_search import PrototypeSearch
 from strategies.randomness import stream
 
-INITS = (*prototype_search.INITS, "random")
+INITS = (*initialisation.FIRST_PHASES, "random")
 
 
 class PINA(ClusteredStrategy):

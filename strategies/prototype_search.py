@@ -24,8 +24,6 @@ from strategies.clustering import (
 from strategies.clustering.frame import Frame
 from strategies.release import Slots
 
-INITS = tuple(initialisation.FIRST_PHASES)
-
 
 class PrototypeSearch:
     """Prototypes of C clusters, better with every release.
@@ -33,7 +31,7 @@ class PrototypeSearch:
     Parameters
     ----------
     init : str
-        One of ``INITS``.
+        One of ``initialisation.FIRST_PHASES``.
     clusters, releases : int
         C, and the planned releases, after which more prototypes than C are merged.
     embedding_size : int
